@@ -198,7 +198,7 @@ TABLE: tuple[Row, ...] = (
     ("found", "what it holds", STUDIES),
     ("Kept", "ResultModel", STUDIES),
     ("Tried", "CandidateResult", STUDIES),
-    ("Tuning", "LearningRateSearch", STUDIES),
+    ("Tuning", "RateGrid", STUDIES),
     ("Rates", "RateGrid", STUDIES),
     ("Contender", "ComparedAlgorithm", STUDIES),
     ("AsRun", "RunLabels", ()),

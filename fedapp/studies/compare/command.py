@@ -9,7 +9,7 @@ from pathlib import Path
 from fedapp.files import as_folder, write_atomically
 from fedapp.runs.figures import save
 from fedapp.runs.formatting import aligned
-from fedapp.studies.compare.comparison import Comparison
+from fedapp.studies.compare.comparison import ComparedRuns
 from fedapp.studies.compare.figure import draw_all
 from fedapp.studies.compare.page import (
     comparison_page,
@@ -19,7 +19,7 @@ from fedapp.studies.compare.page import (
 )
 
 
-def as_lines(comparison: Comparison) -> Iterator[str]:
+def as_lines(comparison: ComparedRuns) -> Iterator[str]:
     """Yield what the terminal shows: settings that differ, numbers, and notes."""
     labels = [run.label for run in comparison.runs]
     if comparison.differing:
@@ -37,7 +37,7 @@ def _table(head: list[str], first: Sequence[str], rows: Sequence[Sequence[str]])
     return aligned([head, *([name, *row] for name, row in zip(first, rows, strict=True))])
 
 
-def write_comparison(comparison: Comparison, paths: Sequence[Path], folder: Path) -> list[Path]:
+def write_comparison(comparison: ComparedRuns, paths: Sequence[Path], folder: Path) -> list[Path]:
     """Write ``comparison.html``, ``.png`` and ``.svg`` of ``paths`` into ``folder``; return the files.
 
     Raises

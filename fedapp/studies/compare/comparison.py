@@ -50,7 +50,7 @@ METRICS = {
 
 
 @dataclass(frozen=True)
-class Curve:
+class MetricCurve:
     """A metric by round; None in place of nan."""
 
     rounds: list[int]
@@ -91,7 +91,7 @@ class ComparedRun:
     bytes_down: int
     bytes_up: int
     seconds: float
-    curves: dict[str, Curve]
+    curves: dict[str, MetricCurve]
 
     @property
     def bytes(self) -> int:
@@ -100,7 +100,7 @@ class ComparedRun:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedRuns:
     """Compared runs; ``left_out`` has the reason by path of those that cannot be read.
 
     ``target`` is a test accuracy, or None; ``shared`` are the settings in which all runs agree.
@@ -125,7 +125,7 @@ class Comparison:
         return asdict(self)
 
 
-def compare(paths: Sequence[Path], target: float | None = None) -> Comparison:
+def compare(paths: Sequence[Path], target: float | None = None) -> ComparedRuns:
     """Compare the runs in ``paths``, each a run's folder or one that holds such; each run once.
 
     The runs of a single folder are in the order of the settings in which they differ. Without a
@@ -166,7 +166,7 @@ def compare(paths: Sequence[Path], target: float | None = None) -> Comparison:
         if key not in ("run-dir", "resume") and all(run.settings.get(key) == value for run in runs)
     }
     notes = _notes(compared, runs, target)
-    return Comparison(target, list(differing), shared, compared, notes, left_out)
+    return ComparedRuns(target, list(differing), shared, compared, notes, left_out)
 
 
 def _check_target(target: float | None) -> None:
@@ -197,11 +197,11 @@ def _common_target(runs: Sequence[StoredRun]) -> float | None:
     return (targets.pop() or None) if len(targets) == 1 else None
 
 
-def curve_of(records: Sequence[RoundMetrics], key: str) -> Curve:
+def metric_curve(records: Sequence[RoundMetrics], key: str) -> MetricCurve:
     """Return a metric in the rounds that evaluate it."""
     points = [(record["round"], record[key]) for record in records if key in record]
     finite = [value if value is not None and math.isfinite(value) else None for _, value in points]
-    return Curve([round_ for round_, _ in points], finite)
+    return MetricCurve([round_ for round_, _ in points], finite)
 
 
 def _numbers(
@@ -211,7 +211,7 @@ def _numbers(
     settings: dict[str, Scalar | None],
     target: float | None,
 ) -> ComparedRun:
-    curves = {key: curve_of(run.records, key) for key in METRICS}
+    curves = {key: metric_curve(run.records, key) for key in METRICS}
     curves = {
         key: curve for key, curve in curves.items() if any(v is not None for v in curve.values)
     }

@@ -19,7 +19,7 @@ from fedapp.runs.figures import (
     new_figure,
     percent_tick,
 )
-from fedapp.studies.compare.comparison import ACCURACY, METRICS, ComparedRun, Comparison, Metric
+from fedapp.studies.compare.comparison import ACCURACY, METRICS, ComparedRun, ComparedRuns, Metric
 
 MAX_STYLES = 12
 """Runs with a line of their own; of more, these are the best, and the others are pale."""
@@ -58,7 +58,7 @@ def _order(run: ComparedRun) -> tuple[int, float]:
     return list(METRICS).index(run.metric), -METRICS[run.metric].sign * run.best
 
 
-def draw_panels(comparison: Comparison) -> dict[Metric, Figure]:
+def draw_panels(comparison: ComparedRuns) -> dict[Metric, Figure]:
     """Return a figure for each metric, without a legend."""
     figures = {}
     for metric in comparison.metrics:
@@ -67,7 +67,7 @@ def draw_panels(comparison: Comparison) -> dict[Metric, Figure]:
     return figures
 
 
-def draw_all(comparison: Comparison) -> Figure:
+def draw_all(comparison: ComparedRuns) -> Figure:
     """Return one figure of all metrics beside each other, with the legend below."""
     lines = [
         Line2D([], [], color=style.color, linestyle=style.line, label=in_legend(run.label))
@@ -85,7 +85,7 @@ def draw_all(comparison: Comparison) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, comparison: Comparison, metric: Metric) -> None:
+def _draw(axes: Axes, comparison: ComparedRuns, metric: Metric) -> None:
     for run, style in zip(comparison.runs, styles_of(comparison.runs), strict=True):
         if metric.key in run.curves:
             _draw_curve(axes, run, metric, style)
@@ -110,7 +110,7 @@ def _draw_curve(axes: Axes, run: ComparedRun, metric: Metric, style: Style | Non
     axes.plot(curve.rounds[-1], values[-1], "o", color=style.color, markersize=3.5)
 
 
-def _spans_decades(comparison: Comparison, metric: Metric) -> bool:
+def _spans_decades(comparison: ComparedRuns, metric: Metric) -> bool:
     values = [
         value
         for run in comparison.runs

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedapp.config.run_config import Scalar
 from fedapp.errors import CheckpointError
 from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
-from fedapp.studies.compare.comparison import METRICS, curve_of
+from fedapp.studies.compare.comparison import METRICS, metric_curve
 from fedapp.studies.compare.runs import (
     differing_settings,
     find_runs,
@@ -71,7 +71,7 @@ def _state(run: StoredRun) -> str:
 def _values(run: StoredRun) -> tuple[str, str]:
     """Return the last and the best value of a run's own metric."""
     for metric in METRICS.values():
-        curve = curve_of(run.records, metric.key)
+        curve = metric_curve(run.records, metric.key)
         if best := curve.best(metric):
             last = curve.values[-1]
             shown = "not finite" if last is None else metric.show(last)

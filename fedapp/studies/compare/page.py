@@ -7,25 +7,25 @@ from typing import NamedTuple
 
 from fedapp.runs.formatting import duration, rounds, setting, size
 from fedapp.runs.page import adaptive, page, picture, render
-from fedapp.studies.compare.comparison import ACCURACY, METRICS, ComparedRun, Comparison
+from fedapp.studies.compare.comparison import ACCURACY, METRICS, ComparedRun, ComparedRuns
 from fedapp.studies.compare.figure import Style, draw_panels, styles_of
 
 NOT_REACHED = "not reached"
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A cell of a table; ``best`` is the best of its column."""
 
     text: str
     best: bool = False
 
 
-def setting_rows(comparison: Comparison) -> list[list[str]]:
+def setting_rows(comparison: ComparedRuns) -> list[list[str]]:
     """Return each run's differing settings as text."""
     return [[setting(run.settings[key]) for key in comparison.differing] for run in comparison.runs]
 
 
-def number_columns(comparison: Comparison) -> list[str]:
+def number_columns(comparison: ComparedRuns) -> list[str]:
     """Return the heads of the columns of numbers."""
     own = {run.metric for run in comparison.runs if run.metric}
     unit = f" {METRICS[own.pop()].title}" if len(own) == 1 else ""
@@ -33,21 +33,21 @@ def number_columns(comparison: Comparison) -> list[str]:
     return [*needed, f"best{unit} (round)", f"final{unit}", "rounds", "bytes", "time"]
 
 
-def number_rows(comparison: Comparison) -> list[list[Cell]]:
+def number_rows(comparison: ComparedRuns) -> list[list[TableCell]]:
     """Return each run's numbers as text, in the order of :func:`number_columns`."""
     return [_cells(run, comparison) for run in comparison.runs]
 
 
-def _cells(run: ComparedRun, comparison: Comparison) -> list[Cell]:
+def _cells(run: ComparedRun, comparison: ComparedRuns) -> list[TableCell]:
     runs = comparison.runs
     needed = [
-        Cell(_needed(run), _is_least(run.rounds_to_target, [r.rounds_to_target for r in runs]))
+        TableCell(_needed(run), _is_least(run.rounds_to_target, [r.rounds_to_target for r in runs]))
     ]
     sign = METRICS[run.metric].sign if run.metric else 1
     alike = [other for other in runs if other.metric == run.metric]
     several = len({other.metric for other in runs if other.metric}) > 1
     best, final = (
-        Cell(
+        TableCell(
             _value(run, getattr(run, key), titled=several)
             + (f" ({run.best_round})" if key == "best" and run.best is not None else ""),
             _is_least(_signed(run, key, sign), [_signed(other, key, sign) for other in alike]),
@@ -55,7 +55,7 @@ def _cells(run: ComparedRun, comparison: Comparison) -> list[Cell]:
         for key in ("best", "final")
     )
     done = f"{run.rounds}" if run.rounds == run.planned else f"{run.rounds} of {run.planned}"
-    rest = [best, final, Cell(done), Cell(size(run.bytes)), Cell(duration(run.seconds))]
+    rest = [best, final, *map(TableCell, (done, size(run.bytes), duration(run.seconds)))]
     return [*needed, *rest] if comparison.target else rest
 
 
@@ -86,16 +86,16 @@ def _is_least(value: float | None, others: Sequence[float | None]) -> bool:
     return value is not None and value == min(known) and value < max(known)
 
 
-class Row(NamedTuple):
+class RunRow(NamedTuple):
     """A run in the tables and in the legend; the swatch is empty for a run without a line of its own."""
 
     run: ComparedRun
     swatch: str
     settings: list[str]
-    cells: list[Cell]
+    cells: list[TableCell]
 
 
-def comparison_page(comparison: Comparison, command: str) -> str:
+def comparison_page(comparison: ComparedRuns, command: str) -> str:
     """Return the page of a comparison; ``command`` makes it again."""
     swatches = [_swatch(style) for style in styles_of(comparison.runs)]
     rows = zip(
@@ -106,7 +106,7 @@ def comparison_page(comparison: Comparison, command: str) -> str:
         BODY,
         title=title,
         comparison=comparison,
-        rows=[Row(*row) for row in rows],
+        rows=[RunRow(*row) for row in rows],
         columns=[head.replace(" %", "\u00a0%") for head in number_columns(comparison)],
         figures=[
             picture(
@@ -123,7 +123,7 @@ def comparison_page(comparison: Comparison, command: str) -> str:
     return page(title, body)
 
 
-def _caption(comparison: Comparison, key: str) -> str:
+def _caption(comparison: ComparedRuns, key: str) -> str:
     """Return how many runs a panel has, where it is not all."""
     number, every = sum(key in run.curves for run in comparison.runs), len(comparison.runs)
     return "" if number == every else f"{METRICS[key].title} of {number} of the {every} runs"

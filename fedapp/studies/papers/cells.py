@@ -20,7 +20,6 @@ from fedapp.studies.papers.schema import (
     Comparison,
     Cut,
     Figure,
-    LearningRateSearch,
     Line,
     Panel,
     Picture,
@@ -103,9 +102,9 @@ class Setup:
         """
         if self.experiment.learning_rate_search is None or LEARNING_RATE in self.overrides:
             return None
-        base = self.experiment.learning_rate_search.model_dump(by_alias=True)
+        base = self.experiment.learning_rate_search.model_dump()
         merged = {**base, **own, **self.scale.learning_rate_search}
-        return RateGrid(**LearningRateSearch.model_validate(merged).model_dump())
+        return RateGrid.model_validate(merged)
 
 
 def is_among(name: str, chosen: Sequence[str]) -> bool:
@@ -244,7 +243,7 @@ def _algorithm_cell(experiment: Comparison, setup: Setup, name: str) -> Cell | N
         settings=setup.settings(own.settings if own else {}, {"algorithm": name}),
         rounds=setup.rounds(),
         seeds=setup.seeds,
-        rates=setup.rates(own.learning_rate_search if own else {}),
+        rates=setup.rates({}),
         options=setup.options(own.options if own else {}),
         measure="accuracy",
         window=setup.scale.window or experiment.window,
@@ -266,7 +265,6 @@ def _line_cell(experiment: Figure, setup: Setup, panel: Panel, line: Line) -> Ce
         seeds=setup.seeds,
         rates=rates,
         measure="rounds" if target else "accuracy",
-        window=setup.scale.window or experiment.window,
         draw=rounds,
     )
 

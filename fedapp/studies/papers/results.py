@@ -156,9 +156,10 @@ class CellResult(ResultModel):
         values = [getattr(run, key) for run in self.runs]
         return float(np.mean(values)) if values else float("nan")
 
-    def spread(self, key: str) -> tuple[float, float]:
-        """Return minimum and maximum of an attribute of the runs."""
-        values = [getattr(run, key) for run in self.runs]
+    @property
+    def final_range(self) -> tuple[float, float]:
+        """Minimum and maximum of the runs' final accuracies."""
+        values = [run.final for run in self.runs]
         return (min(values), max(values)) if values else (float("nan"), float("nan"))
 
 

@@ -8,12 +8,13 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedapp.config.run_config import Scalar, kebab
+from fedapp.studies.sweep.search import RateGrid
 
 ScaleName = Literal["smoke", "cpu", "normalised", "narrow", "full"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
 """From the smallest to the paper's; an experiment may have some of them."""
 Published = float | Literal["not reached", "not given"]
-Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
+CurveKey = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
 
 
 class Part(BaseModel):
@@ -22,18 +23,6 @@ class Part(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=kebab, validate_by_name=True
     )
-
-
-class LearningRateSearch(Part):
-    """The grid of the learning rate search: see :class:`fedapp.studies.sweep.search.RateGrid`."""
-
-    start: float = Field(gt=0)
-    step: float = Field(1 / 3, gt=0)
-    width: int = Field(1, ge=0)
-    most: int = Field(6, ge=0)
-    patience: float = Field(1.5, ge=1)
-    middle: int = 0
-    seeds: tuple[int, ...] = (0,)
 
 
 class Cut(Part):
@@ -86,7 +75,7 @@ class Base(Part):
     settings: dict[str, Scalar] = {}
     rounds: int = Field(1, ge=1)
     seeds: tuple[int, ...] = (0,)
-    learning_rate_search: LearningRateSearch | None = Field(None, alias="tuning")
+    learning_rate_search: RateGrid | None = Field(None, alias="tuning")
     scales: dict[ScaleName, Scale]
 
     def at(self, scale: ScaleName) -> Scale:
@@ -210,7 +199,6 @@ class ComparedAlgorithm(Part):
 
     settings: dict[str, Scalar] = {}
     options: dict[str, tuple[Scalar, ...]] = {}
-    learning_rate_search: dict[str, Any] = Field({}, alias="tuning")
 
 
 BASE = "fedavg"
@@ -224,7 +212,7 @@ class Comparison(Base):
     """
 
     kind: Literal["comparison"]
-    learning_rate_search: LearningRateSearch = Field(alias="tuning")
+    learning_rate_search: RateGrid = Field(alias="tuning")
     window: int = Field(1, ge=1)
     leave_out: dict[str, str] = {}
     algorithms: dict[str, ComparedAlgorithm] = {}
@@ -254,7 +242,7 @@ class Panel(Part):
     title: str = ""
     lines: str
     settings: dict[str, Scalar] = {}
-    y: Metric = "accuracy"
+    y: CurveKey = "accuracy"
     x: Literal["rounds", "gradients"] = "rounds"
     ylim: tuple[float, float] | None = None
     yscale: Literal["linear", "log"] = "linear"
@@ -284,7 +272,6 @@ class Figure(Base):
     across: int = Field(ge=1)
     target: float = 0.0
     tune_rounds: int | None = None
-    window: int = Field(1, ge=1)
     lines: dict[str, tuple[Line, ...]]
     panels: tuple[Panel, ...]
 

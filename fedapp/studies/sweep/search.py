@@ -18,6 +18,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from fedapp.config.run_config import Scalar
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
@@ -92,11 +94,10 @@ def fixed(requests: Sequence[Request]) -> Steps:
 
 
 SearchMeasure = Literal["rounds", "accuracy"]
-Candidates = Generator[Sequence[Request], Sequence[RunRecord], list[Candidate]]
+CandidateSteps = Generator[Sequence[Request], Sequence[RunRecord], list[Candidate]]
 
 
-@dataclass(frozen=True)
-class RateGrid:
+class RateGrid(BaseModel):
     """The grid of learning rates: ``start * 10^(i * step)`` for i from middle - width to middle + width.
 
     The middle comes first; the others stop after ``patience`` times the rounds of the best so far, or
@@ -106,11 +107,13 @@ class RateGrid:
     grid, so that they share runs.
     """
 
-    start: float
-    step: float = 1 / 3
-    width: int = 1
-    most: int = 6
-    patience: float = 1.5
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    start: float = Field(gt=0)
+    step: float = Field(1 / 3, gt=0)
+    width: int = Field(1, ge=0)
+    most: int = Field(6, ge=0)
+    patience: float = Field(1.5, ge=1)
     middle: int = 0
     seeds: tuple[int, ...] = (0,)
 
@@ -169,7 +172,7 @@ def search(cell: Cell) -> Steps:
     return SearchResult(runs, best, tried, best is None or is_inside(cell, best, tried))
 
 
-def _candidates(cell: Cell) -> Candidates:
+def _candidates(cell: Cell) -> CandidateSteps:
     """Yield the requests of the search and return all candidates."""
     tried: list[Candidate] = []
     for values in itertools.product(*cell.options.values()):
@@ -182,7 +185,7 @@ def _candidates(cell: Cell) -> Candidates:
     return tried
 
 
-def _search_rates(cell: Cell, rates: RateGrid, option: Mapping[str, Scalar]) -> Candidates:
+def _search_rates(cell: Cell, rates: RateGrid, option: Mapping[str, Scalar]) -> CandidateSteps:
     candidates: dict[int, Candidate] = {}
     indices = [rates.middle]
     while indices:

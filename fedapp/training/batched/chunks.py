@@ -55,7 +55,7 @@ class ClientBatching:
 
 ONE_CLIENT = ClientBatching(1)
 
-Train = Callable[[Sequence[ClientTask]], list[ClientResult]]
+TrainTasks = Callable[[Sequence[ClientTask]], list[ClientResult]]
 
 
 class MemoryLimit:
@@ -64,7 +64,7 @@ class MemoryLimit:
     def __init__(self, device: torch.device) -> None:
         self.device, self.clients = device, WHOLE_COHORT
 
-    def limited(self, train: Train, release: Callable[[], None]) -> Train:
+    def limited(self, train: TrainTasks, release: Callable[[], None]) -> TrainTasks:
         """Return ``train``, called with as many of its tasks at a time as the memory holds.
 
         After the memory ran out, ``release`` is called, and the tasks' generators are as before. Where
@@ -91,7 +91,7 @@ class MemoryLimit:
         return limited
 
 
-def _train_or_none(train: Train, tasks: Sequence[ClientTask]) -> list[ClientResult] | None:
+def _train_or_none(train: TrainTasks, tasks: Sequence[ClientTask]) -> list[ClientResult] | None:
     """Train the clients, or return None, with their generators reset, if memory runs out."""
     try:
         with restoring(tasks):

@@ -16,9 +16,9 @@ from fedapp.studies.papers.cells import line_name
 from fedapp.studies.papers.figures.style import DASHES, grid_of, log_scale
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.results import CellResult, Curve, Envelope, Results
-from fedapp.studies.papers.schema import Figure, Line, Metric, Panel
+from fedapp.studies.papers.schema import CurveKey, Figure, Line, Panel
 
-NAMES: dict[Metric, str] = {
+NAMES: dict[CurveKey, str] = {
     "accuracy": "test accuracy",
     "best accuracy": "best test accuracy so far",
     "loss": "test loss",

@@ -112,7 +112,7 @@ def draw_ranking(results: Results) -> Drawing:
     order = sorted(ran, key=lambda name: ran[name].mean("final"))
     figure, [[axes]] = new_panels(1, 1, 6.4, 0.9 + 0.24 * max(len(order), 1))
     for place, name in enumerate(order):
-        low, high = ran[name].spread("final")
+        low, high = ran[name].final_range
         color = COLORS[1] if name == BASE else COLORS[0]
         axes.plot([low, high], [place, place], color=color, linewidth=3, alpha=0.35)
         axes.plot(ran[name].mean("final"), place, "o", color=color, markersize=5)

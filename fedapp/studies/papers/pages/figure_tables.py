@@ -69,7 +69,7 @@ def _final(cell: CellResult) -> float:
 def _algorithm_row(name: str, cell: CellResult, gain: Interval | None) -> list[str]:
     if not cell.runs:
         return [name, next(iter(cell.problems), NOT_RUN), *[""] * 8]
-    low, high = cell.spread("final")
+    low, high = cell.final_range
     further = [f"{k}={setting(v)}" for k, v in cell.chosen.items() if k != "learning-rate"]
     return [
         name,

@@ -35,11 +35,11 @@ NUMBER = re.compile(
     r"(?:#(?P<seed>\d+))?$"
 )
 ACCURACIES = ("final", "best", "fluctuation", "accuracy")
-Find = Callable[[str, ScaleName], Results | None]
+FindResults = Callable[[str, ScaleName], Results | None]
 """Returns an experiment's results at a scale; the name "" is the experiment of the note."""
 
 
-def finder(folder: Path, name: str, records: Mapping[str, RunRecord]) -> Find:
+def finder(folder: Path, name: str, records: Mapping[str, RunRecord]) -> FindResults:
     """Return what finds results in ``folder`` for the notes of the experiment ``name``."""
     known: dict[str, list[Results]] = {}
 
@@ -54,7 +54,7 @@ def finder(folder: Path, name: str, records: Mapping[str, RunRecord]) -> Find:
     return find
 
 
-def fill(text: str, find: Find) -> str:
+def fill(text: str, find: FindResults) -> str:
     """Return a note with its placeholders filled; what was not run says so.
 
     Raises
@@ -69,7 +69,7 @@ def fill(text: str, find: Find) -> str:
     return filled
 
 
-def _filled(match: re.Match[str], find: Find) -> str:
+def _filled(match: re.Match[str], find: FindResults) -> str:
     sides = [match[side] for side in ("first", "second") if match[side]]
     values = [_values(side, match["scale"], find) for side in sides]  # type: ignore[arg-type]
     if not all(values):
@@ -98,7 +98,7 @@ def _shown(value: float, digits: int) -> str:
     return f"{value:.{digits}f}"
 
 
-def _values(text: str, scale: ScaleName, find: Find) -> dict[int, float]:
+def _values(text: str, scale: ScaleName, find: FindResults) -> dict[int, float]:
     """Return the number that one side of a placeholder names by seed; {} if it was not run."""
     key, _, place = text.partition(" of ")
     experiment, separator, cell_name = place.partition(EXPERIMENT_SEPARATOR)
