@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from fedapp.config.registry import calling
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, Task
 from fedapp.data.coding import coded, own_statistics, summary_of
+from fedapp.data.dataset import Dataset, Task
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.data.table import Statistics
 from fedapp.engines.grid import LocalGrid

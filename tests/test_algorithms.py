@@ -19,8 +19,8 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES
-from fedapp.data import load_dataset
 from fedapp.data.embedded.quadratic import MATRIX, OPTIMUM, VECTOR
+from fedapp.data.load import load_dataset
 from fedapp.engines.grid import RUN_ID, partition_node_configs
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError

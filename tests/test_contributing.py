@@ -15,7 +15,7 @@ import torch
 
 from fedapp.cli.generate import config_table, configuration_page
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset, load_partition
+from fedapp.data.load import load_dataset, load_partition
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import data_name

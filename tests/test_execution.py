@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedapp import node
 from fedapp.config.read import items_of, read_config
 from fedapp.config.settings import Scalar
-from fedapp.data import Task
+from fedapp.data.dataset import Task
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.federation.messages import decode_train_request, encode_train_request
 from fedapp.machine import cores

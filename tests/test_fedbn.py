@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from benchmarks.normalisation import KEPT, SETTINGS, accuracies
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset
+from fedapp.data.load import load_dataset
 from fedapp.data.node_data import read_node_data
 from fedapp.engines.in_process import run_inline
 from fedapp.errors import ConfigError

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset, load_transform
 from fedapp.data.dataset import IGNORE, Examples, Task
+from fedapp.data.load import load_dataset, load_transform
 from fedapp.data.node_data import read_node_data
 from fedapp.data.transforms.transform import Scale
 from fedapp.models.lstm import CharLSTM

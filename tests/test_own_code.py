@@ -27,8 +27,8 @@ from fedapp.config.overrides import override_problems
 from fedapp.config.own_code import OwnCode
 from fedapp.config.read import defaults, read_config
 from fedapp.config.registry import FAMILIES, Family
-from fedapp.data import load_dataset, load_partition
 from fedapp.data.dataset import Task
+from fedapp.data.load import load_dataset, load_partition
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs.directory import read_stored
 from fedapp.runs.export import export

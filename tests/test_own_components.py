@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset, load_partition
+from fedapp.data.load import load_dataset, load_partition
 from fedapp.data.node_data import read_node_data
 from fedapp.errors import ConfigError
 from fedapp.runs.directory import read_stored
@@ -81,7 +81,7 @@ class Own(Algorithm):
 PARTITIONER = """
 from typing import ClassVar
 import numpy as np
-from fedapp.data import Partition, from_index_sets
+from fedapp.data.dataset import Partition, from_index_sets
 from fedapp.data.partition.partitioning import Partitioning
 
 class Own(Partitioning):

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from fedapp.analysis.partition import label_counts, labels_per_client
 from fedapp.cli.main import app
 from fedapp.config.read import defaults, read_config
-from fedapp.data import load_dataset
 from fedapp.data.dataset import Examples, Partition, Subset
+from fedapp.data.load import load_dataset
 from fedapp.data.node_data import read_node_data
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid

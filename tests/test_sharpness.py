@@ -29,8 +29,8 @@ from fedapp.analysis.loss_landscape import (
     value_at,
 )
 from fedapp.cli.main import app as cli
-from fedapp.data import load_dataset
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY, VECTOR
+from fedapp.data.load import load_dataset
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.directory import read_stored
 from fedapp.runs.model_sharpness import Measurement, TrainingLoss, sharpness_of

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset
+from fedapp.data.load import load_dataset
 from fedapp.seeds import generator
 from fedapp.training.build import initial_parameters
 from tests.conftest import SMALL, Component, Run, metrics_of, model_of

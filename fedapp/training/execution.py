@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedapp.config.run import TrainerName
 from fedapp.config.run_config import RunConfig, participants
-from fedapp.data import Task
+from fedapp.data.dataset import Task
 from fedapp.data.node_data import NodeData
 from fedapp.machine import cores
 from fedapp.training.build import (
