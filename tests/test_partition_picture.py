@@ -36,8 +36,8 @@ from fedapp.runs.partition_summary import (
     single_class,
     write_partition,
 )
-from tests.conftest import metrics_of, slow_but, small_config
-from tests.in_process import run
+from tests.conftest import slow_but, small_config
+from tests.in_process import metrics, run
 from tests.partitions import cycle, split_test
 
 LABELS = tuple("0123456789")
@@ -295,7 +295,7 @@ def test_a_single_class_is_said_of_a_classification_alone():
 
 def test_a_share_of_zero_is_one_client_a_round(tmp_path):
     folder = run(tmp_path / "run", num_server_rounds=1, fraction_train=0.0)
-    assert len(metrics_of(folder)[-1]["clients"]) == 1
+    assert len(metrics(folder)[-1]["clients"]) == 1
 
 
 def test_a_partition_of_all_data_says_nothing(tmp_path, caplog):
