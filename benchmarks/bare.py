@@ -11,9 +11,11 @@ from torch import Tensor
 
 from benchmarks.processes import Call, together
 from benchmarks.workloads import ROUND
+from fedapp.config.federation import participants
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig, Scalar, participants
-from fedapp.data import load_transform
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import Scalar
+from fedapp.data.load import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.federation.sampling import distribute, sample_clients
 from fedapp.seeds import generator

@@ -22,7 +22,8 @@ from typing import Annotated, Any
 import typer
 
 from fedapp.config.read import read_config
-from fedapp.data import Dataset, load_dataset
+from fedapp.data.dataset import Dataset
+from fedapp.data.load import load_dataset
 
 LIBRARIES = ("datasets", "pyarrow", "PIL")
 PROCESSES = multiprocessing.get_context("spawn")

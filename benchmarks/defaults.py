@@ -23,7 +23,8 @@ from rich.console import Console
 from fedapp.cli.generate import ROOT
 from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig, kebab
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import kebab
 from fedapp.config.training import ALGORITHM_DEFAULTS
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import read_metrics

@@ -30,7 +30,7 @@ from deploy.credentials import make_credentials
 from deploy.demo import write_devices
 from deploy.federation import Federation
 from deploy.processes import BIN
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.runs.metrics import read_metrics
 
 NODES = (10, 20)

@@ -20,8 +20,8 @@ from rich.table import Table
 from benchmarks.turns import conditions, ratio, take_turns
 from fedapp.config.read import read_config
 from fedapp.config.run_config import RunConfig
-from fedapp.data import load_transform
 from fedapp.data.dataset import Examples, Task
+from fedapp.data.load import load_transform
 from fedapp.studies.papers.costs import TASKS, random_examples
 from fedapp.training.build import (
     initial_parameters,

@@ -32,9 +32,11 @@ from benchmarks.stand_in import WRITERS
 from benchmarks.trainers import Round, trainer_round
 from benchmarks.turns import median_seconds
 from benchmarks.workloads import WORKLOADS, Workload
+from fedapp.config.federation import participants
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig, Scalar, participants
-from fedapp.data import load_transform
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import Scalar
+from fedapp.data.load import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.errors import ConfigError
 from fedapp.federation.sampling import sample_clients

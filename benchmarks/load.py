@@ -35,7 +35,7 @@ from flwr.common.constant import ErrorCode
 from benchmarks.stand_in import write_mnist
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset
+from fedapp.data.load import load_dataset
 from fedapp.engines.grid import error_reply, partition_node_configs
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import RoundMetrics

@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset, load_partition
+from fedapp.data.load import load_dataset, load_partition
 
 SCHEMES = ("shards", "dirichlet")
 CLIENTS = (100, 1_000)

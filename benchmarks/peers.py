@@ -46,7 +46,8 @@ from benchmarks.rows import in_threads, workers_round
 from benchmarks.turns import conditions, ratio, take_turns
 from benchmarks.workloads import WORKLOADS, Workload
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig, Scalar
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import Scalar
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.models.model import Model
 from fedapp.training.build import make_model, make_module

@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.parts import Watch, cpu_seconds, parts_now
 from deploy.federation import ROOT, Federation
 from deploy.latency import write_bare_app
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 
 
 class Part(NamedTuple):

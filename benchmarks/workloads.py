@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig, Scalar
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import Scalar
 
 ROUND = 2
 """The round that every turn runs again, so that every row trains the same clients."""

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from deploy.credentials import make_credentials
 from deploy.federation import Federation
 from deploy.processes import interruptible
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.data.dataset import Examples
 from fedapp.data.embedded.digits import Digits
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deploy.credentials import Credentials
 from deploy.processes import BIN, Processes, descendants, free_port, kill
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 
 ROOT = Path(__file__).parents[1]
 START_SECONDS, RUN_SECONDS = 120.0, 600.0

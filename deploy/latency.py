@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from deploy.federation import ROOT, RUN_SECONDS, Federation
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 
 INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 

@@ -16,7 +16,7 @@ from flwr.common.logger import log
 from fedapp.config.read import Items, config_of, items_of, read_by_nodes
 from fedapp.config.run import TrainerName
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Task
+from fedapp.data.dataset import Task
 from fedapp.data.node_data import (
     NodeData,
     OwnClient,

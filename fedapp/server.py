@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from numpy.typing import ArrayLike
 
 from fedapp.config.registry import calling
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, Task
 from fedapp.data.coding import coded, own_statistics, summary_of
+from fedapp.data.dataset import Dataset, Task
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.data.table import Statistics
 from fedapp.engines.grid import LocalGrid
@@ -215,7 +214,9 @@ def _prepare(
             _write_first_files(directory, config, node_data, state)
         write_copies(directory.path, config)
     run_info |= digests(config)
-    executed = _executed(config, node_data, sizes, run_info, one_length=one_length)
+    executed = executed_config(config, node_data, sizes, run_info, by_length=one_length)
+    if executed.threads > max(config.threads, 1):
+        log(INFO, "Threads: %d, as measured", executed.threads)
     with disk_space_needed(directory.path, then):
         write_config(directory, config, run_info)
     return FederatedStrategy(
@@ -243,21 +244,6 @@ def _engine(grid: Grid) -> dict[str, Any]:
         return {"engine": "flower"}
     nodes = {} if grid.num_nodes is None else {"nodes": grid.num_nodes}
     return nodes | grid.run_info
-
-
-def _executed(
-    config: RunConfig,
-    node_data: NodeData,
-    sizes: ArrayLike,
-    run_info: dict[str, Any],
-    *,
-    one_length: bool,
-) -> RunConfig:
-    """Return the configuration with what is chosen for it here, such as a measured number of threads."""
-    executed = executed_config(config, node_data, sizes, run_info, by_length=one_length)
-    if executed.threads > max(config.threads, 1):
-        log(INFO, "Threads: %d, as measured", executed.threads)
-    return executed
 
 
 def _client_states(

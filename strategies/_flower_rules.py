@@ -11,7 +11,9 @@ import torch
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from fedapp.config.run_config import RunConfig, kebab, participants
+from fedapp.config.federation import participants
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import kebab
 from fedapp.errors import RunError
 from fedapp.federation.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Algorithm, Tensors

@@ -16,8 +16,8 @@ from fedapp.training.algorithm import (
     ServerStep,
     Tensors,
 )
-from fedapp.training.batches import TARGETS, counted_targets
-from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
+from fedapp.training.batches import TARGETS, gradient_sum
+from fedapp.training.tensors import add, part, scaled, zeros_like
 
 
 class FedSGD(Algorithm):
@@ -43,9 +43,7 @@ class FedSGD(Algorithm):
     ) -> tuple[Tensors, Tensor]:
         """Return a direction of zero, and the batch's gradient at theta for ``step_state``."""
         gradient, loss = differentiate(context.global_params, batch)
-        size = counted_targets(batch).sum().to(loss.dtype)
-        summed = prefixed("sum", scaled(gradient, size))
-        return zeros_like(gradient) | summed | {TARGETS: size}, loss
+        return zeros_like(gradient) | gradient_sum("sum", gradient, batch, loss.dtype), loss
 
     def step_state(
         self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext

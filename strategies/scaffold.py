@@ -19,8 +19,8 @@ from fedapp.training.algorithm import (
     Tensors,
     mean_update,
 )
-from fedapp.training.batches import TARGETS, counted_targets
-from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
+from fedapp.training.batches import TARGETS, gradient_sum
+from fedapp.training.tensors import add, part, scaled, zeros_like
 from strategies.fednova import accumulation_norm
 
 
@@ -69,8 +69,7 @@ class Scaffold(Algorithm):
         direction = add(add(gradient, context.state, -1.0), context.broadcast)
         if self.option == "I":
             at_theta, _ = differentiate(context.global_params, batch)
-            size = counted_targets(batch).sum().to(loss.dtype)
-            direction |= prefixed("at-theta", scaled(at_theta, size)) | {TARGETS: size}
+            direction |= gradient_sum("at-theta", at_theta, batch, loss.dtype)
         return direction, loss
 
     def step_state(

@@ -24,8 +24,6 @@ from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 from tests import killed
-from tests.in_process import metrics as metrics_of
-from tests.in_process import model as model_of
 
 # The same examples every time, and none that fails because the machine was busy.
 for profile, examples in (("quick", 25), ("thorough", 100)):
@@ -218,15 +216,3 @@ def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -
 def small_config(**settings: Any) -> Any:
     """Return the small setting as a RunConfig."""
     return read_config({**SMALL, **{k.replace("_", "-"): v for k, v in settings.items()}})
-
-
-__all__ = [
-    "SMALL",
-    "Component",
-    "Run",
-    "largest_difference",
-    "metrics_of",
-    "model_of",
-    "slow_but",
-    "small_config",
-]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.engines.in_process import InlineGrid
 from fedapp.server import run as run_server
 

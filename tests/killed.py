@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.federation.round_result import RoundResult
 
 PROCESSES = multiprocessing.get_context("forkserver")

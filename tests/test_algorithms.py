@@ -19,8 +19,8 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES
-from fedapp.data import load_dataset
 from fedapp.data.embedded.quadratic import MATRIX, OPTIMUM, VECTOR
+from fedapp.data.load import load_dataset
 from fedapp.engines.grid import RUN_ID, partition_node_configs
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError
@@ -28,8 +28,9 @@ from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.server import run as run_server
 from fedapp.server_app import app as server_app
 from fedapp.training.algorithm import Algorithm
-from tests.conftest import largest_difference, metrics_of, model_of, slow_but
+from tests.conftest import largest_difference, slow_but
 from tests.identities import IDENTITIES, identity_of
+from tests.in_process import metrics, model
 
 ALGORITHMS: dict[str, type[Algorithm]] = dict(
     next(family for family in FAMILIES if family.key == "algorithm").components()
@@ -99,7 +100,7 @@ def settings(name: str, **more: Any) -> dict[str, Any]:
 
 def run_to(folder: Path, values: dict[str, Any], nodes: int = 1) -> dict[str, torch.Tensor]:
     run_inline(server_app, client_app, {**values, "run-dir": str(folder)}, nodes)
-    return model_of(folder)
+    return model(folder)
 
 
 def test_the_quadratic_is_the_notes_whatever_its_parameters() -> None:
@@ -125,7 +126,7 @@ def test_converges_on_the_quadratic(name: str, trainer: dict[str, Any], tmp_path
     values = settings(name, num_server_rounds=25, checkpoint_every=0) | trainer
     if ALGORITHMS[name].needs:
         run_to(tmp_path, {**values, "num-server-rounds": 4})
-        losses = [r["train_loss"] for r in metrics_of(tmp_path) if "train_loss" in r]
+        losses = [r["train_loss"] for r in metrics(tmp_path) if "train_loss" in r]
         assert losses[-1] < 0.9 * losses[0]
         return
     found = run_to(tmp_path, values)["x"]
@@ -153,7 +154,7 @@ def test_is_deterministic_and_resumes_exactly(
     assert checkpoint_rounds(again / "checkpoints") == [3, 2]
     resumed = run_to(again, {**values, "resume": True}, nodes=3)
     assert largest_difference(whole, resumed) == 0.0
-    assert metrics_of(tmp_path / "whole") == metrics_of(again)
+    assert metrics(tmp_path / "whole") == metrics(again)
 
 
 @pytest.mark.parametrize("name", slow_but(CHOSEN, BOTH_OPTIONS))
@@ -203,13 +204,13 @@ def test_survives_a_missing_and_a_broken_client(name: str, tmp_path: Path) -> No
     nodes = [{"partition-id": i, "num-partitions": 4} for i in range(4)]
     bad = BadGrid(client_app, values, nodes)
     server_app(bad, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values))
-    records = metrics_of(tmp_path / "run")
+    records = metrics(tmp_path / "run")
     half = values["num-clients"] // 2
     assert len(records[2]["failures"]) == half
     assert records[2]["replied"] == half
     assert records[2]["model_changed"]
     assert records[3]["replied"] == 2 * half
-    assert all(bool(t.isfinite().all()) for t in model_of(tmp_path / "run").values())
+    assert all(bool(t.isfinite().all()) for t in model(tmp_path / "run").values())
 
 
 class LosingGrid(InlineGrid):
@@ -233,9 +234,9 @@ def test_a_turn_whose_reply_is_lost_leaves_nothing_behind(name: str, tmp_path: P
     nodes = [{"partition-id": i, "num-partitions": 4} for i in range(4)]
     grid = LosingGrid(client_app, values, nodes)
     server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values))
-    assert len(metrics_of(tmp_path)[2]["failures"]) == 1
+    assert len(metrics(tmp_path)[2]["failures"]) == 1
     optimum = {"x": torch.from_numpy(OPTIMUM)}
-    assert largest_difference(model_of(tmp_path), optimum) < 1e-6
+    assert largest_difference(model(tmp_path), optimum) < 1e-6
 
 
 class RacingGrid(InlineGrid):
@@ -261,8 +262,8 @@ def test_turns_of_clients_that_were_not_needed_leave_nothing_behind(tmp_path: Pa
     nodes = [{"partition-id": i, "num-partitions": 8} for i in range(8)]
     grid = RacingGrid(client_app, values, nodes)
     server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values))
-    found = model_of(tmp_path)
-    unused = {client for r in metrics_of(tmp_path)[1:] for client in r.get("surplus", [])}
+    found = model(tmp_path)
+    unused = {client for r in metrics(tmp_path)[1:] for client in r.get("surplus", [])}
     assert len(unused) > 5
     assert largest_difference(found, {"x": torch.from_numpy(OPTIMUM)}) < 1e-5
 
@@ -282,7 +283,7 @@ def test_a_wrong_upload_is_dropped_and_named(tmp_path: Path) -> None:
     nodes = [{"partition-id": i, "num-partitions": 4} for i in range(4)]
     bad = TamperingGrid(client_app, values, nodes)
     server_app(bad, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values))
-    for record in metrics_of(tmp_path / "run")[1:]:
+    for record in metrics(tmp_path / "run")[1:]:
         assert record["replied"] == 3
         (reason,) = record["failures"].values()
         assert "uploads: 'x' has shape (3,), not (2,)" in reason
@@ -372,7 +373,7 @@ def test_drift_is_corrected_for_devices_that_join_later(
     # The first two are not a pair, whose mean is the optimum.
     grid = JoiningGrid(client_app, values, [nodes[i] for i in (0, 2, 1, 3)])
     run_server(grid, read_config(values))
-    error = float((model_of(tmp_path / "run")["x"] - torch.from_numpy(OPTIMUM)).abs().max())
+    error = float((model(tmp_path / "run")["x"] - torch.from_numpy(OPTIMUM)).abs().max())
     assert grid.joined
     assert error < 1e-6
 
@@ -450,11 +451,11 @@ def test_a_device_of_another_size_is_refused_while_it_would_bias_the_mean(
     values |= {"num-clients": 0, "run-dir": str(tmp_path / "run")}
     grid = ChangingGrid(client_app, values, partition_node_configs(4))
     run_server(grid, read_config(values))
-    records = metrics_of(tmp_path / "run")
+    records = metrics(tmp_path / "run")
     # It is asked before round 11 begins, and taken back when it is asked again.
     assert [r["round"] for r in records[1:] if r["replied"] < 4] == list(range(5, 12))
     assert records[5]["faults"] == {"weight": 1}
-    error = float((model_of(tmp_path / "run")["x"] - torch.from_numpy(OPTIMUM)).abs().max())
+    error = float((model(tmp_path / "run")["x"] - torch.from_numpy(OPTIMUM)).abs().max())
     assert error < 1e-6
 
 

@@ -28,7 +28,8 @@ from benchmarks.stand_in import write_cifar10, write_mnist
 from benchmarks.turns import WARM_UP, ratio, take_turns
 from benchmarks.workloads import WORKLOADS
 from fedapp.config.read import read_config
-from fedapp.data import Task, load_dataset
+from fedapp.data.dataset import Task
+from fedapp.data.load import load_dataset
 from fedapp.data.node_data import read_node_data
 
 

@@ -30,7 +30,7 @@ from fedapp.training.algorithm import ClientContext
 from strategies._noise import Private
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
-from tests.conftest import metrics_of
+from tests.in_process import metrics
 
 RUNS, ROUNDS, DELTA = 500, 30, 0.01
 SETTINGS: dict[str, Any] = {
@@ -184,7 +184,7 @@ def attack(monkeypatch: pytest.MonkeyPatch, folder: Path, score: Any = central_s
 
 
 def reported(folder: Path) -> float:
-    return float(metrics_of(folder / "0")[-1]["epsilon"])
+    return float(metrics(folder / "0")[-1]["epsilon"])
 
 
 @pytest.mark.nightly

@@ -22,12 +22,14 @@ from fedapp.config.group import Case, cases_of, keys_of
 from fedapp.config.key_docs import allowed
 from fedapp.config.read import defaults, option_fields, parse_settings, read_config, split_settings
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import GROUPS, RunConfig, snake
+from fedapp.config.run_config import GROUPS, RunConfig
+from fedapp.config.settings import snake
 from fedapp.data.node_data import own_client
 from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
 from fedapp.runs.metrics import read_metrics
 from fedapp.training.algorithm import Algorithm
-from tests.conftest import SMALL, Run, metrics_of
+from tests.conftest import SMALL, Run
+from tests.in_process import metrics
 
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     # values out of bounds
@@ -435,7 +437,7 @@ def test_a_resume_goes_back_to_a_checkpoint_that_the_metrics_reach(run: Run) -> 
     lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(lines[:4]))  # rounds 0 to 3; kept are 3 and 4
     run("run", **settings, resume=True)
-    assert metrics_of(folder) == metrics_of(whole)
+    assert metrics(folder) == metrics(whole)
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 

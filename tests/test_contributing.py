@@ -15,15 +15,15 @@ import torch
 
 from fedapp.cli.generate import config_table, configuration_page
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset, load_partition
+from fedapp.data.load import load_dataset, load_partition
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import data_name
 from fedapp.training.algorithm import Batch, ClientContext, algorithm_of
 from fedapp.training.build import make_module
-from tests.conftest import Component, Run, metrics_of
+from tests.conftest import Component, Run
 from tests.identities import Identity
-from tests.in_process import model as model_of
+from tests.in_process import metrics, model
 from tests.own_app import app_in, write
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,7 +92,7 @@ def test_transform(adopt: Adopt) -> None:
 def test_sampler(adopt: Adopt, run: Run) -> None:
     adopt("fedapp.federation.samplers", "cycle")
     folder = run(sampler="cycle", num_clients=5, fraction_train=0.4)
-    assert [r["clients"] for r in metrics_of(folder)[1:]] == [[0, 1], [2, 3], [0, 4]]
+    assert [r["clients"] for r in metrics(folder)[1:]] == [[0, 1], [2, 3], [0, 4]]
 
 
 def test_data_set(adopt: Adopt, tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_algorithm_with_client_state(adopt: Adopt, run: Run) -> None:
             settings = {"halfway.own": own, "trainer": trainer, "fraction-train": 1.0}
             settings |= {"program": "record"} if trainer == "batched" else {}
             folder = run(f"{own}-{trainer}", algorithm="halfway", **settings)
-            models[own, trainer] = model_of(folder)
-    fedavg = model_of(run("fedavg", trainer="sequential", fraction_train=1.0))
+            models[own, trainer] = model(folder)
+    fedavg = model(run("fedavg", trainer="sequential", fraction_train=1.0))
     for name, tensor in fedavg.items():
         torch.testing.assert_close(models[0.0, "sequential"][name], tensor)
         assert not torch.allclose(models[0.5, "sequential"][name], tensor)
@@ -204,9 +204,9 @@ def test_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> 
         )
     lines = [line.split(",") for line in (folder / "norms.csv").read_text().splitlines()]
     assert [line[0] for line in lines] == ["0", "2", "4"]
-    scores = [str(record.get("test_accuracy", "")) for record in metrics_of(folder)]
+    scores = [str(record.get("test_accuracy", "")) for record in metrics(folder)]
     assert [line[2] for line in lines] == [scores[0], "", scores[4]]
-    norm = torch.cat([tensor.flatten() for tensor in model_of(folder).values()]).double().norm()
+    norm = torch.cat([tensor.flatten() for tensor in model(folder).values()]).double().norm()
     assert float(lines[-1][1]) == pytest.approx(float(norm))
 
 

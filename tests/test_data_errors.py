@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from fedapp.cli.main import app
 from fedapp.config.read import read_config
-from fedapp.data import Task, load_dataset, load_node_data, load_partition
+from fedapp.data.dataset import Task
+from fedapp.data.load import load_dataset, load_node_data, load_partition
 from fedapp.data.node_data import task_problem
 from fedapp.errors import ConfigError, DataError
 from fedapp.runs.directory import create

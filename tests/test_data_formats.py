@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset, load_node_data, load_uncoded
+from fedapp.data.load import load_dataset, load_node_data, load_uncoded
 from fedapp.data.readers.idx import read_idx
 from fedapp.data.readers.tables import open_image
 from fedapp.errors import ConfigError, DataError

@@ -19,9 +19,9 @@ import torch
 from PIL import Image
 
 from fedapp.config.read import read_config
-from fedapp.data import Dataset, load_dataset, load_node_data
 from fedapp.data.columns import hold_out_random
-from fedapp.data.load import build_dataset
+from fedapp.data.dataset import Dataset
+from fedapp.data.load import build_dataset, load_dataset, load_node_data
 from fedapp.data.readers.source import Source, Split
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError, DataError
@@ -206,7 +206,7 @@ def test_second_start_maps_and_reads_nothing_else(tmp_path):
     code = f"""
 import sys
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset
+from fedapp.data.load import load_dataset
 keys = {{"dataset": {str(folder)!r}, "data-cache": {str(tmp_path / "cache")!r}}}
 data = load_dataset(read_config(keys))
 assert data.fingerprint == {first.fingerprint!r}

@@ -162,7 +162,7 @@ sys.meta_path.insert(0, Refuse())
 from flwr.app import Context, Message, RecordDict
 from fedapp.client_app import app
 from fedapp.config.read import read_config
-from fedapp.data import load_node_data
+from fedapp.data.load import load_node_data
 from fedapp.engines.grid import set_identity
 from fedapp.federation.arrays import to_arrays
 from fedapp.federation.messages import encode_train_request

@@ -14,11 +14,12 @@ import torch
 from fedapp.analysis.rates import accelerated, bound, gradient_descent, heavy_ball
 from fedapp.cli.generate import ROOT
 from fedapp.config.read import parse_settings, read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY
 from fedapp.studies.papers.quadratic_rates import METHODS, measured, on_the_server, promised, trace
 from fedapp.training.round_plan import RoundPlan
-from tests.conftest import largest_difference, metrics_of
+from tests.conftest import largest_difference
+from tests.in_process import metrics
 from tests.test_algorithms import run_to
 
 DIGITS: dict[str, Any] = {
@@ -117,7 +118,7 @@ def test_fedsgd_divides_its_work_as_it_likes(tmp_path: Path) -> None:
 def test_naive_sgd_is_a_step_of_one_client_and_of_one_client_sgd(tmp_path: Path) -> None:
     naive = "SGD, applied naively"
     play(tmp_path / "four", naive)
-    assert [len(r["clients"]) for r in metrics_of(tmp_path / "four" / naive)[1:]] == [1, 1]
+    assert [len(r["clients"]) for r in metrics(tmp_path / "four" / naive)[1:]] == [1, 1]
     central = play(tmp_path, "Centralised SGD, a round an update", batch_size=10)
     assert largest_difference(central, play(tmp_path, naive, num_clients=1)) == 0.0
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedapp import node
 from fedapp.config.read import items_of, read_config
 from fedapp.config.settings import Scalar
-from fedapp.data import Task
+from fedapp.data.dataset import Task
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.federation.messages import decode_train_request, encode_train_request
 from fedapp.machine import cores
@@ -32,7 +32,8 @@ from fedapp.training.execution import (
 )
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import Trainer
-from tests.conftest import Run, largest_difference, model_of
+from tests.conftest import Run, largest_difference
+from tests.in_process import model
 
 
 def taking(*seconds: float) -> Callable[[int], float]:
@@ -122,7 +123,7 @@ def test_what_was_found_is_kept_on_resume(
 
     monkeypatch.setattr("fedapp.training.execution.chosen_threads", refused)
     again = run("cut", num_server_rounds=4, resume=True, **given)
-    assert largest_difference(model_of(again), model_of(whole)) == 0.0
+    assert largest_difference(model(again), model(whole)) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -212,14 +213,14 @@ def test_what_was_chosen_is_written_and_kept_on_resume(
 ) -> None:
     """A run that has not written it is of a version in which ``auto`` was sequential on a CPU."""
     given = {"device": "cpu", "program": "record", "local_epochs": 1}
-    batched = model_of(run("batched", num_server_rounds=2, trainer="batched", **given))
+    batched = model(run("batched", num_server_rounds=2, trainer="batched", **given))
     monkeypatch.setattr(execution, "chosen_trainer", lambda *_: "batched")
     chosen = run("chosen", num_server_rounds=1, **given)
     stored = json.loads(RunDirectory(chosen).config.read_text())
     assert (stored["config"]["trainer"], stored["found"]["trainer"]) == ("auto", "batched")
     monkeypatch.setattr(execution, "chosen_trainer", lambda *_: "auto")
     again = run("chosen", num_server_rounds=2, resume=True, **given)
-    assert largest_difference(model_of(again), batched) == 0.0
+    assert largest_difference(model(again), batched) == 0.0
     sequential = run("sequential", num_server_rounds=1, **given)
     file = RunDirectory(sequential).config
     stored = json.loads(file.read_text())

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from benchmarks.normalisation import KEPT, SETTINGS, accuracies
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset
+from fedapp.data.load import load_dataset
 from fedapp.data.node_data import read_node_data
 from fedapp.engines.in_process import run_inline
 from fedapp.errors import ConfigError
@@ -31,8 +31,8 @@ from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.round_plan import RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from tests import killed
-from tests.conftest import Component, Run, metrics_of, model_of
-from tests.in_process import metrics
+from tests.conftest import Component, Run
+from tests.in_process import metrics, model
 from tests.test_algorithms import ALGORITHMS
 
 MODEL = """
@@ -133,7 +133,7 @@ def test_no_change_of_a_normalisation_layer_is_sent(update: str, run: Run, tmp_p
         assert torch.equal(sent["0.weight"], before["0.weight"])
         assert torch.equal(sent["0.bias"], before["0.bias"])
         assert not torch.equal(sent["1.weight"], before["1.weight"])
-    last = model_of(run("run", update=update, **NUMBERS))
+    last = model(run("run", update=update, **NUMBERS))
     assert (last["0.weight"].item(), last["0.bias"].item()) == (1, 0)
 
 
@@ -141,15 +141,15 @@ def test_no_change_of_a_normalisation_layer_is_sent(update: str, run: Run, tmp_p
 def test_a_client_is_tested_with_its_own_statistics(run: Run) -> None:
     """The logits of x are W ((x - mean) / sqrt(variance + eps) gamma + beta) + b."""
     folder = run("run", nodes=2, **NUMBERS)
-    theta, losses = model_of(folder), []
+    theta, losses = model(folder), []
     for client, (x, label) in enumerate(((2.0, 0), (16.0, 1))):
         kept = kept_by(folder, client)
         scale = kept["0.weight"] / (kept["0.running_var"] + 1e-5).sqrt()
         seen = (x - kept["0.running_mean"]) * scale + kept["0.bias"]
         logits = theta["1.weight"] @ seen + theta["1.bias"]
         losses.append(float(-logits.log_softmax(0)[label]))
-    assert metrics_of(folder)[-1]["client_loss"] == pytest.approx(sum(losses) / 2)
-    before = metrics_of(folder)[0]["client_loss"]  # with mean 0 and variance 1, as they begin
+    assert metrics(folder)[-1]["client_loss"] == pytest.approx(sum(losses) / 2)
+    before = metrics(folder)[0]["client_loss"]  # with mean 0 and variance 1, as they begin
     config, _ = read_stored(folder)
     start = initial_parameters(config, load_dataset(config).task)
     logits = [start["1.weight"][:, 0] * x / math.sqrt(1 + 1e-5) + start["1.bias"] for x in (2, 16)]
@@ -161,7 +161,7 @@ def test_a_run_is_the_bare_loop(tmp_path: Path) -> None:
     """That of the benchmark, which keeps the tensors whose layer is called norm."""
     given = {**DIGITS, "num-server-rounds": 3, "precision": "float64"}
     run_inline(server_app, client_app, {**given, "run-dir": str(tmp_path)}, 2)
-    found = [record["client_accuracy"] for record in metrics_of(tmp_path)[1:]]
+    found = [record["client_accuracy"] for record in metrics(tmp_path)[1:]]
     kept = KEPT["weights and statistics with the clients (FedBN)"]
     assert found == pytest.approx(list(accuracies(read_config(given), kept)))
 
@@ -194,7 +194,7 @@ def test_a_node_with_data_of_its_own_keeps_its_normalisation(
     ]
     deployed = {**given, "num-clients": 0, "min-nodes": 4, "run-dir": str(tmp_path / "deployed")}
     run_inline(server_app, client_app, deployed, 4, own)
-    found, expected = (metrics_of(tmp_path / name) for name in ("deployed", "virtual"))
+    found, expected = (metrics(tmp_path / name) for name in ("deployed", "virtual"))
     for key in ("client_accuracy", "client_loss", "train_loss"):
         assert [r.get(key) for r in found] == pytest.approx([r.get(key) for r in expected])
     assert not list((tmp_path / "deployed" / "client-states").glob("*/*.safetensors"))
@@ -303,7 +303,7 @@ def test_by_its_name_alone_it_is_federated_averaging(tmp_path: Path) -> None:
     for name in ("fedbn", "fedavg"):
         given = {"algorithm": name, "num-server-rounds": 2, "pictures": False, "device": "cpu"}
         run_inline(server_app, client_app, {**given, "run-dir": str(tmp_path / name)})
-        ends.append([(r["test_loss"], r["test_accuracy"]) for r in metrics_of(tmp_path / name)])
+        ends.append([(r["test_loss"], r["test_accuracy"]) for r in metrics(tmp_path / name)])
     assert ends[0] == ends[1]
     assert Algorithm.own_normalisation is False
 

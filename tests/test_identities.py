@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset, load_transform
 from fedapp.data.dataset import IGNORE, Examples, Task
+from fedapp.data.load import load_dataset, load_transform
 from fedapp.data.node_data import read_node_data
 from fedapp.data.transforms.transform import Scale
 from fedapp.models.lstm import CharLSTM
@@ -32,14 +32,8 @@ from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.evaluation import Evaluator, sample_examples
 from fedapp.training.round_plan import RoundPlan, client_generator
 from fedapp.training.tensors import WeightedMean, weighted_mean
-from tests.conftest import (
-    Run,
-    largest_difference,
-    metrics_of,
-    model_of,
-    slow_but,
-    small_config,
-)
+from tests.conftest import Run, largest_difference, slow_but, small_config
+from tests.in_process import metrics, model
 
 EXACT = 1e-12
 """float64 rounding of sums that are taken in another order."""
@@ -62,21 +56,21 @@ def test_full_batch_fedavg_is_one_gradient_step_on_the_union(run: Run) -> None:
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter -= 0.5 * parameter.grad
-    assert largest_difference(model_of(folder), dict(module.named_parameters())) < EXACT
+    assert largest_difference(model(folder), dict(module.named_parameters())) < EXACT
 
 
 def test_option_one_with_server_rate_one_is_option_two(run: Run) -> None:
     """theta + mean(theta_k - theta) = mean(theta_k) (Seo, Algorithm 3, line 12)."""
     one = run("one", update="delta", server_learning_rate=1.0)
     two = run("two", update="model")
-    assert largest_difference(model_of(one), model_of(two)) < EXACT
+    assert largest_difference(model(one), model(two)) < EXACT
 
 
 def test_server_rate_scales_the_first_step(run: Run) -> None:
     """After one round, theta_1 - theta_0 is proportional to eta_g (Option I)."""
     start = initial_parameters(small_config(), load_dataset(small_config()).task)
-    full = model_of(run("full", num_server_rounds=1))
-    half = model_of(run("half", num_server_rounds=1, server_learning_rate=0.5))
+    full = model(run("full", num_server_rounds=1))
+    half = model(run("half", num_server_rounds=1, server_learning_rate=0.5))
     for name, theta in start.items():
         torch.testing.assert_close(half[name] - theta, (full[name] - theta) / 2, rtol=0, atol=EXACT)
 
@@ -88,7 +82,7 @@ def test_a_server_rate_counts_with_option_two_where_the_server_moves_by_it(
     """Also with alpha = 0, without a regulariser."""
     given = {"algorithm": algorithm, f"{algorithm}.alpha": 0.0, "server_learning_rate": 0.5}
     one, two = run("one", update="delta", **given), run("two", update="model", **given)
-    assert largest_difference(model_of(one), model_of(two)) < EXACT
+    assert largest_difference(model(one), model(two)) < EXACT
 
 
 def test_one_client_is_plain_sgd(run: Run) -> None:
@@ -107,7 +101,7 @@ def test_one_client_is_plain_sgd(run: Run) -> None:
                 optimizer.zero_grad()
                 F.cross_entropy(module(inputs[index]), targets[index]).backward()
                 optimizer.step()
-    assert largest_difference(model_of(folder), dict(module.named_parameters())) < EXACT
+    assert largest_difference(model(folder), dict(module.named_parameters())) < EXACT
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 5])
@@ -115,8 +109,8 @@ def test_the_mean_of_cohort_means_is_the_mean(run: Run, nodes: int) -> None:
     """How the clients are spread over nodes does not matter."""
     one = run("one", nodes=1, fraction_train=1.0)
     many = run("many", nodes=nodes, fraction_train=1.0)
-    assert largest_difference(model_of(one), model_of(many)) < EXACT
-    drawn = [[r.get("clients") for r in metrics_of(folder)] for folder in (one, many)]
+    assert largest_difference(model(one), model(many)) < EXACT
+    drawn = [[r.get("clients") for r in metrics(folder)] for folder in (one, many)]
     assert drawn[0] == drawn[1]
 
 
@@ -140,7 +134,7 @@ def test_weighting_by_examples_and_uniform(run: Run) -> None:
             name: sum(w * m[name] for w, m in zip(weights, models, strict=True)) / sum(weights)
             for name in theta
         }
-        assert largest_difference(model_of(folder), expected) < EXACT
+        assert largest_difference(model(folder), expected) < EXACT
 
 
 @given(
@@ -182,7 +176,7 @@ def test_every_purpose_round_and_client_has_a_seed_of_its_own() -> None:
 
 def test_evaluation_on_the_clients_is_evaluation_on_the_union(run: Run) -> None:
     """IID clients' own test sets are a partition of the test set: the means over both are equal."""
-    for record in metrics_of(run(nodes=2, evaluation="both")):
+    for record in metrics(run(nodes=2, evaluation="both")):
         assert record["client_accuracy"] == pytest.approx(record["test_accuracy"], abs=1e-12)
         assert record["client_loss"] == pytest.approx(record["test_loss"], abs=1e-12)
         assert record["client_worst_accuracy"] <= record["test_accuracy"]
@@ -190,7 +184,7 @@ def test_evaluation_on_the_clients_is_evaluation_on_the_union(run: Run) -> None:
 
 def test_the_loss_on_the_training_set_is_the_clients_mean_loss_before_one_step(run: Run) -> None:
     """E = 1, B = infinity, C = 1: the clients of round t start from the model of round t - 1."""
-    records = metrics_of(
+    records = metrics(
         run(fraction_train=1.0, batch_size=0, learning_rate=0.5, eval_train_examples=10**6)
     )
     for before, after in itertools.pairwise(records):
@@ -260,15 +254,15 @@ def test_nodes_that_are_clients_train_as_virtual_clients_do(run: Run) -> None:
     """num-clients = 0: node i of N holds partition i, and the run is that of K = N clients."""
     nodes = run("nodes", nodes=6, num_clients=0)
     virtual = run("virtual", nodes=1, num_clients=6)
-    assert largest_difference(model_of(nodes), model_of(virtual)) < EXACT
-    assert [r.get("clients") for r in metrics_of(nodes)] == [
-        r.get("clients") for r in metrics_of(virtual)
+    assert largest_difference(model(nodes), model(virtual)) < EXACT
+    assert [r.get("clients") for r in metrics(nodes)] == [
+        r.get("clients") for r in metrics(virtual)
     ]
 
 
 def test_u_is_logged_as_both_papers_define_it(run: Run) -> None:
     """u = E n_k / B (McMahan) and eta u (Seo, Eq. 3), averaged as the updates are: n_k = 240."""
-    record = metrics_of(run(local_epochs=2, batch_size=32, learning_rate=0.1))[1]
+    record = metrics(run(local_epochs=2, batch_size=32, learning_rate=0.1))[1]
     assert record["updates"] == pytest.approx(2 * 240 / 32)
     assert record["effective_updates"] == pytest.approx(0.1 * 2 * 240 / 32)
     assert record["steps"] == 3 * 2 * 8
@@ -276,7 +270,7 @@ def test_u_is_logged_as_both_papers_define_it(run: Run) -> None:
 
 
 def test_the_learning_rate_decays_by_round(run: Run) -> None:
-    records = metrics_of(run(learning_rate=0.4, learning_rate_decay=0.5))[1:]
+    records = metrics(run(learning_rate=0.4, learning_rate_decay=0.5))[1:]
     assert [record["learning_rate"] for record in records] == [0.4, 0.2, 0.1]
 
 
@@ -284,7 +278,7 @@ def test_the_learning_rate_decays_by_round(run: Run) -> None:
 def test_the_local_epochs_decay_by_round(run: Run, trainer: str) -> None:
     """E = 4, 2, 1: of n_k = 240 with B = 32 an epoch is 7.5 updates and 8 steps of each of 3 clients."""
     folder = run(local_epochs=4, local_epochs_decay=0.5, trainer=trainer)
-    records = metrics_of(folder)[1:]
+    records = metrics(folder)[1:]
     assert [record["local_epochs"] for record in records] == [4, 2, 1]
     assert [record["updates"] for record in records] == pytest.approx([30.0, 15.0, 7.5])
     assert [record["steps"] for record in records] == [3 * 8 * e for e in (4, 2, 1)]
@@ -294,7 +288,7 @@ def test_the_local_epochs_decay_by_round(run: Run, trainer: str) -> None:
 def test_batches_grow_by_round(run: Run, trainer: str) -> None:
     """B = 32, 64, 128, 256: 240 examples are 8, 4, 2 batches, and in the end one, an update in full."""
     folder = run(batch_size_growth=2.0, local_epochs=2, num_server_rounds=4, trainer=trainer)
-    records = metrics_of(folder)[1:]
+    records = metrics(folder)[1:]
     assert [record["batch_size"] for record in records] == [32, 64, 128, 256]
     assert [record["steps"] for record in records] == [3 * 2 * b for b in (8, 4, 2, 1)]
     assert [record["updates"] for record in records] == pytest.approx([15.0, 7.5, 3.75, 2.0])
@@ -306,24 +300,24 @@ def test_the_last_round_of_falling_epochs_is_one_of_one_epoch(run: Run) -> None:
     first = run("first", num_server_rounds=1, local_epochs=2)
     config = small_config()
     trainer = make_trainer(config, load_dataset(config).task)
-    clients = metrics_of(falling)[2]["clients"]
+    clients = metrics(falling)[2]["clients"]
     order = TrainRequest(replace(RoundPlan.of(config), round=2), tuple(clients))
-    start = model_of(first)
+    start = model(first)
     node_data = read_node_data(config, None)
     mean = train_cohort(trainer, order, start, {}, node_data.train).mean
     second = {name: start[name] + mean[name] for name in start}
-    assert largest_difference(model_of(falling), second) < EXACT
+    assert largest_difference(model(falling), second) < EXACT
 
 
 def test_a_run_of_steps_has_no_epochs(run: Run) -> None:
-    record = metrics_of(run(local_epochs=5, local_steps=2, num_server_rounds=1))[1]
+    record = metrics(run(local_epochs=5, local_steps=2, num_server_rounds=1))[1]
     assert "local_epochs" not in record
     assert (record["updates"], record["steps"]) == (2, 3 * 2)
 
 
 def test_a_run_stops_at_its_target(run: Run) -> None:
     folder = run(num_server_rounds=50, target_accuracy=0.5, fraction_train=1.0, batch_size=10)
-    accuracies = [record["test_accuracy"] for record in metrics_of(folder)]
+    accuracies = [record["test_accuracy"] for record in metrics(folder)]
     assert accuracies[-1] >= 0.5 > max(accuracies[:-1])
     assert len(accuracies) < 51
 

@@ -66,3 +66,8 @@ def test_flower_gets_both_apps_without_pytorch() -> None:
     """Nodes and Ray start while it is imported."""
     code = "import sys, fedapp.server_app, fedapp.client_app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_data_set_of_ones_own_needs_neither_pytorch_nor_pydantic() -> None:
+    code = "import sys, fedapp.data.dataset; sys.exit(not {'torch', 'pydantic'}.isdisjoint(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conftest import Run, metrics_of
+from tests.conftest import Run
+from tests.in_process import metrics
 
 
 def write_texts(folder: Path) -> Path:
@@ -38,5 +39,5 @@ def test_a_sequence_model_learns_labels(run: Run, tmp_path: Path) -> None:
         precision="float32",
         **{"char-lstm.hidden": 16, "char-lstm.layers": 1},
     )
-    record = metrics_of(folder)[-1]
+    record = metrics(folder)[-1]
     assert record["test_accuracy"] > 0.9

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fedapp.config.read import defaults
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.studies.papers.cells import cells_of
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure

@@ -26,8 +26,9 @@ from fedapp import node as node_module
 from fedapp.client_app import app as client_app
 from fedapp.config import read as read_module
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig, Scalar
-from fedapp.data import Task
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import Scalar
+from fedapp.data.dataset import Task
 from fedapp.data.embedded.digits import Digits
 from fedapp.data.node_data import NodeData, OwnClient, describe_task, read_node_data
 from fedapp.engines.grid import RUN_ID, run_client_app

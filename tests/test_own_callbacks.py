@@ -22,7 +22,8 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.retry import retry
 from fedapp.studies.sweep.store import Store
-from tests.conftest import SMALL, Run, metrics_of
+from tests.conftest import SMALL, Run
+from tests.in_process import metrics
 from tests.own_app import FILES, PYPROJECT, ROWS, app_in, invoke, reload, write
 
 OTHER = (
@@ -69,7 +70,7 @@ def test_a_callback_gets_every_round_once_and_the_run_keeps_its_code(app: Path, 
     folder = run(
         "run", callbacks="./rows.py, other:Other", num_server_rounds=2, **{"other.label": "o"}
     )
-    accuracies = [record["test_accuracy"] for record in metrics_of(folder)]
+    accuracies = [record["test_accuracy"] for record in metrics(folder)]
     calls = [
         ["start", 0, 0],
         *(["round", t, x] for t, x in enumerate(accuracies)),
@@ -92,7 +93,7 @@ def test_a_callback_changes_no_number_and_one_that_returns_true_ends_the_run(
 ) -> None:
     write(app, {"rows.py": with_line("return result.round == 2")})
     stopped = run("stopped", callbacks="./rows.py", num_server_rounds=4)
-    assert metrics_of(stopped) == metrics_of(run("plain", num_server_rounds=4))[:3]
+    assert metrics(stopped) == metrics(run("plain", num_server_rounds=4))[:3]
     assert rows(stopped)[-2:] == [["end", 2], ["close"]]
 
 
@@ -116,7 +117,7 @@ def test_a_callback_that_raises_ends_the_run_after_its_round_and_loses_nothing(
     assert "Run directory" not in (said := invoke("run", "--resume", str(folder))), said
     assert [call[1] for call in rows(folder) if call[0] == "round"] == [0, 1, 2, 3, 4]
     assert ["start", 2, 0] in rows(folder)
-    assert metrics_of(folder) == metrics_of(run("plain", num_server_rounds=4))
+    assert metrics(folder) == metrics(run("plain", num_server_rounds=4))
     copy = folder / "components" / "callbacks" / "fails" / "fails.py"
     assert copy.read_bytes() == (app / "fails.py").read_bytes()
     found = json.loads((folder / "config.json").read_text())["found"]
@@ -152,7 +153,7 @@ def test_an_error_in_the_other_methods(
             run("run", **same)
         assert str(error.value).startswith(said)
         folder = run("run", **same | {"callbacks": "./rows.py"}, resume=True)
-    assert metrics_of(folder) == metrics_of(run("plain", num_server_rounds=2))
+    assert metrics(folder) == metrics(run("plain", num_server_rounds=2))
     assert rows(folder)[-1] == ["close"]
 
 
@@ -213,7 +214,7 @@ def test_a_run_is_read_without_its_callbacks_and_resumed_with_or_without(
     )
     assert f"A copy of the code that the run used is in {folder / 'components'}." in said
     invoke(*longer, "callbacks=")
-    assert metrics_of(folder) == metrics_of(run("plain", num_server_rounds=3))
+    assert metrics(folder) == metrics(run("plain", num_server_rounds=3))
 
 
 def test_a_resume_takes_the_callbacks_of_the_run_with_their_parameters(app: Path, run: Run) -> None:
@@ -296,7 +297,7 @@ def test_runs_in_one_program_have_callbacks_each(app: Path, tmp_path: Path) -> N
     assert [record is not None and record.status for record in ended] == ["complete"] * 2
     for seed, request in enumerate(requests):
         folder = store.folder(request.run)
-        rounds = [["round", t, row["test_accuracy"]] for t, row in enumerate(metrics_of(folder))]
+        rounds = [["round", t, row["test_accuracy"]] for t, row in enumerate(metrics(folder))]
         assert rows(folder) == [["start", 0, seed], *rounds, ["end", 2], ["close"]]
 
 

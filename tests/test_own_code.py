@@ -27,8 +27,8 @@ from fedapp.config.overrides import override_problems
 from fedapp.config.own_code import OwnCode
 from fedapp.config.read import defaults, read_config
 from fedapp.config.registry import FAMILIES, Family
-from fedapp.data import load_dataset, load_partition
 from fedapp.data.dataset import Task
+from fedapp.data.load import load_dataset, load_partition
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs.directory import read_stored
 from fedapp.runs.export import export
@@ -42,7 +42,8 @@ from fedapp.training.build import make_model, make_module, make_trainer
 from fedapp.training.evaluation import SCORE_PREFIXES
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trial import ROUND_METRICS, try_out
-from tests.conftest import Run, largest_difference, metrics_of, model_of
+from tests.conftest import Run, largest_difference
+from tests.in_process import metrics, model
 from tests.in_process import run as run_on
 from tests.own_app import FILES, PYPROJECT, SIGNS, app_in, invoke, reload, write
 from tests.printed import ROOT
@@ -96,7 +97,7 @@ def test_the_other_families_have_own_components_too(app: Path) -> None:
 
 
 def test_a_sampler_of_ones_own_chooses_the_clients(app: Path, run: Run) -> None:
-    records = metrics_of(run("run", sampler="./last.py", num_server_rounds=2))
+    records = metrics(run("run", sampler="./last.py", num_server_rounds=2))
     assert [record["clients"] for record in records[1:]] == [[3, 4, 5]] * 2
     with pytest.raises(ConfigError, match=r"sampler = '\./signs\.py': the file defines no sampler"):
         read_config({"sampler": "./signs.py"})
@@ -207,8 +208,8 @@ def test_a_run_keeps_the_code_and_gives_the_numbers_of_any_other_form(app: Path,
     folders = [
         run(str(i), algorithm=value) for i, value in enumerate(["./signs.py", "signs:Signs"])
     ]
-    assert metrics_of(folders[0]) == metrics_of(folders[1])
-    assert metrics_of(folders[0]) != metrics_of(run("fedavg"))
+    assert metrics(folders[0]) == metrics(folders[1])
+    assert metrics(folders[0]) != metrics(run("fedavg"))
     copy = folders[0] / "components" / "algorithm" / "signs.py"
     assert copy.read_bytes() == (app / "signs.py").read_bytes()
     found = json.loads((folders[0] / "config.json").read_text())["found"]
@@ -222,8 +223,8 @@ def test_trainers_agree_on_own_components(app: Path, run: Run) -> None:
     same = {"algorithm": "./signs.py", "model": "nets:Wide", "dataset": "./points.py"}
     one = run("one", trainer="sequential", **same)
     two = run("two", trainer="batched", program="record", nodes=2, **same)
-    for name, tensor in model_of(one).items():
-        torch.testing.assert_close(model_of(two)[name], tensor)
+    for name, tensor in model(one).items():
+        torch.testing.assert_close(model(two)[name], tensor)
 
 
 SIZED = """
@@ -296,7 +297,7 @@ def test_a_run_resumes_with_the_same_code_alone(app: Path, run: Run) -> None:
     run("part", algorithm="./signs.py", num_server_rounds=2)
     reload(app)
     folder = run("part", algorithm="./signs.py", num_server_rounds=3, resume=True)
-    assert metrics_of(folder) == metrics_of(folder.parent / "whole")
+    assert metrics(folder) == metrics(folder.parent / "whole")
     before = hashlib.sha256((app / "signs.py").read_bytes()).hexdigest()
     write(app, {"signs.py": SIGNS.replace(".sign()", ".sign() * 2")})
     now = hashlib.sha256((app / "signs.py").read_bytes()).hexdigest()
@@ -370,7 +371,7 @@ def test_flowers_settings_of_a_resume_have_the_parameters_that_were_given(
     folder = run("run", algorithm="./signs.py")
     assert "signs" not in read_settings_of(folder)
     invoke("run", str(folder / "resume.toml"), "num-server-rounds=4")
-    assert metrics_of(folder)[-1]["round"] == 4
+    assert metrics(folder)[-1]["round"] == 4
     folder = run("other", algorithm="./signs.py", **{"signs.scale": 0.02})
     assert read_settings_of(folder)["signs"] == {"scale": 0.02}
 
@@ -790,8 +791,8 @@ def test_a_rule_that_hands_on_parameters_copies_them(app: Path, run: Run, body: 
     with pytest.raises(ConfigError, match=rf"^algorithm = 'signs': {said}"):
         try_out(config, load_dataset(config))
     same = {"algorithm": "./copied.py", "batch_size": 64}
-    one = metrics_of(run("one", trainer="sequential", **same))
-    two = metrics_of(run("two", trainer="batched", program="record", **same))
+    one = metrics(run("one", trainer="sequential", **same))
+    two = metrics(run("two", trainer="batched", program="record", **same))
     assert [r["norm"] for r in one[1:]] == pytest.approx([r["norm"] for r in two[1:]])
 
 
@@ -855,7 +856,7 @@ def test_what_a_step_returns_is_a_constant_in_the_next(app: Path, run: Run) -> N
     rule = REMEMBERED["before a step"].replace(": p for n, p in params", COPIED)
     write(app, {"own.py": code + rule + CONSTANT, "plain.py": code})
     models = [
-        model_of(run(f"{file} {trainer}", algorithm=f"./{file}.py", **given, batch_size=64))
+        model(run(f"{file} {trainer}", algorithm=f"./{file}.py", **given, batch_size=64))
         for file in ("own", "plain")
         for trainer, given in (
             ("one", {"trainer": "sequential"}),
@@ -892,7 +893,7 @@ def test_an_upload_may_have_label_counts_and_the_layers_of_normalisation(
     code = SIGNS.replace("import Algorithm", "import Algorithm, ClientExtras") + COUNTED
     normed = FILES["nets.py"].replace("nn.ReLU()", "nn.LayerNorm(16), nn.ReLU()")
     write(app, {"own.py": f"import torch\n{code}", "normed.py": normed})
-    records = metrics_of(run(algorithm="./own.py", model="./normed.py:Wide"))
+    records = metrics(run(algorithm="./own.py", model="./normed.py:Wide"))
     # Six clients of 240 examples, and a weight and a bias of the LayerNorm.
     assert [record["sum_of_labels"] for record in records[1:]] == [240] * 3
     assert [record["layers"] for record in records[1:]] == [2] * 3
@@ -998,8 +999,8 @@ def test_all_clients_that_a_sampler_returns_count(app: Path, run: Run) -> None:
     models = []
     for nodes in (1, 3, 6):
         folder = run(f"{nodes}", nodes=nodes, sampler="./last.py")
-        assert [record["replied"] for record in metrics_of(folder)[1:]] == [6] * 3
-        models.append(model_of(folder))
+        assert [record["replied"] for record in metrics(folder)[1:]] == [6] * 3
+        models.append(model(folder))
     assert max(largest_difference(models[0], each) for each in models[1:]) < 1e-6
 
 
@@ -1008,7 +1009,7 @@ def test_a_sampler_may_return_an_array_in_any_order(app: Path, run: Run) -> None
         "list(candidates.clients)[-candidates.number :]", "np.arange(3)[::-1]"
     )
     write(app, {"last.py": "import numpy as np\n" + code})
-    assert metrics_of(run(sampler="./last.py"))[1]["clients"] == [0, 1, 2]
+    assert metrics(run(sampler="./last.py"))[1]["clients"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,15 @@ import torch
 from safetensors.torch import load_file
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset, load_partition
+from fedapp.data.load import load_dataset, load_partition
 from fedapp.data.node_data import read_node_data
 from fedapp.errors import ConfigError
 from fedapp.runs.directory import read_stored
 from fedapp.training import build as setup
 from fedapp.training.build import make_evaluator, make_module, make_trainer
 from fedapp.training.sequential import SequentialTrainer
-from tests.conftest import Component, Run, metrics_of, model_of
+from tests.conftest import Component, Run
+from tests.in_process import metrics, model
 from tests.test_callbacks import scalars
 
 MODEL = """
@@ -81,7 +82,7 @@ class Own(Algorithm):
 PARTITIONER = """
 from typing import ClassVar
 import numpy as np
-from fedapp.data import Partition, from_index_sets
+from fedapp.data.dataset import Partition, from_index_sets
 from fedapp.data.partition.partitioning import Partitioning
 
 class Own(Partitioning):
@@ -177,9 +178,9 @@ def test_what_a_network_draws_comes_from_the_seed(component: Component, run: Run
     assert torch.equal(torch.get_rng_state(), before)
     two = run("two", nodes=2, model="own")
     # Two nodes: the same up to how float64 adds.
-    for name, tensor in model_of(one).items():
-        assert torch.allclose(tensor, model_of(two)[name], rtol=0, atol=1e-12)
-    assert metrics_of(run("other", model="own", seed=1)) != metrics_of(one)
+    for name, tensor in model(one).items():
+        assert torch.allclose(tensor, model(two)[name], rtol=0, atol=1e-12)
+    assert metrics(run("other", model="own", seed=1)) != metrics(one)
 
 
 @pytest.mark.parametrize(
@@ -217,13 +218,13 @@ def test_running_statistics_are_refused_before_a_run_begins(component: Component
 
 def test_metrics_of_a_users_own_stand_in_the_record(component: Component, run: Run) -> None:
     component("fedapp.models", "own", MODEL.format(layer="nn.Identity()") + METRICS)
-    records = metrics_of(run("measured", model="own", eval_train_examples=20))
+    records = metrics(run("measured", model="own", eval_train_examples=20))
     assert [record["test_all"] for record in records] == [357] * 4
     assert all(0 <= record["test_class_0_accuracy"] <= 1 for record in records)
     assert records[-1]["training_set_all"] == 20
     tested = {"model": "own", "evaluation": "clients", "nodes": 2}
     folder = run("by clients", **tested)
-    last, node_data = metrics_of(folder)[-1], read_node_data(read_stored(folder)[0], None)
+    last, node_data = metrics(folder)[-1], read_node_data(read_stored(folder)[0], None)
     sizes = [len(node_data.test(client)) for client in range(6)]
     assert last["client_all"] == pytest.approx(sum(n * n for n in sizes) / sum(sizes))
     assert last["test_all"] == last["client_all"]
@@ -248,7 +249,7 @@ def test_numbers_of_a_users_own_may_be_arrays_of_one_number(
     folder = run(**put(component, method, numbers))
     for name in ("a", "b", "c"):
         found = scalars(folder, f"{prefix}{name}")
-        assert [record.get(f"{prefix}{name}") for record in metrics_of(folder)[1:]] == [0.5] * 3
+        assert [record.get(f"{prefix}{name}") for record in metrics(folder)[1:]] == [0.5] * 3
         assert [(round_, value) for round_, value in found if round_] == [
             (round_, 0.5) for round_ in (1, 2, 3)
         ]
@@ -277,15 +278,15 @@ def test_clients_are_tested_with_what_they_keep(component: Component, run: Run) 
     right = 0.0
     for client in range(6):
         kept = max((one / "client-states" / str(client)).glob("*.safetensors"), default=None)
-        params = {**model_of(one), **(load_file(kept) if kept else {})}
+        params = {**model(one), **(load_file(kept) if kept else {})}
         score = evaluator.with_examples(node_data.test(client)).score(params)
         right += score.accuracy * score.count
-    last = metrics_of(one)[-1]
+    last = metrics(one)[-1]
     assert last["client_accuracy"] == pytest.approx(right / 357)
-    assert last["client_loss"] != pytest.approx(evaluator.score(model_of(one)).loss, rel=1e-3)
-    two = metrics_of(run("two", nodes=2, **same))[-1]
+    assert last["client_loss"] != pytest.approx(evaluator.score(model(one)).loss, rel=1e-3)
+    two = metrics(run("two", nodes=2, **same))[-1]
     assert two["client_accuracy"] == pytest.approx(last["client_accuracy"])
-    plain = metrics_of(run("plain", **{**same, "algorithm": "fedavg", "evaluation": "both"}))[-1]
+    plain = metrics(run("plain", **{**same, "algorithm": "fedavg", "evaluation": "both"}))[-1]
     assert plain["client_accuracy"] == pytest.approx(plain["test_accuracy"])
 
 
@@ -303,7 +304,7 @@ def test_who_keeps_what_cannot_be_read_is_left_out_of_an_evaluation_alone(
     (said,) = [r.getMessage() for r in caplog.records if "of this evaluation" in r.getMessage()]
     assert "clients [2] are left out" in said
     assert str(kept) in said
-    assert [record["client_clients"] for record in metrics_of(folder)] == [6, 6, 6, 6, 5]
+    assert [record["client_clients"] for record in metrics(folder)] == [6, 6, 6, 6, 5]
 
 
 def test_a_run_says_of_which_commit_it_is(run: Run) -> None:
@@ -319,7 +320,7 @@ def test_a_run_says_of_which_commit_it_is(run: Run) -> None:
 
 def test_an_update_of_ones_own_is_none_of_the_options(component: Component, run: Run) -> None:
     component("strategies", "own", ALGORITHM)
-    own, plain = model_of(run("own", algorithm="own")), model_of(run("fedavg"))
+    own, plain = model(run("own", algorithm="own")), model(run("fedavg"))
     for name, tensor in plain.items():
         assert torch.equal(tensor, own[name])
     with pytest.raises(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedapp.data import Dataset, Examples, Task
+from fedapp.data.dataset import Dataset, Examples, Task
 from fedapp.data.embedded.embedded import checked
 from fedapp.errors import DataError
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedapp.config.read import read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import ConfigError
 from fedapp.runs.export import export
 from fedapp.runs.saved_model import load_model

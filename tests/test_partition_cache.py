@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from fedapp.config.read import defaults, read_config
-from fedapp.data import load_dataset, load_partition
 from fedapp.data.dataset import Partition
+from fedapp.data.load import load_dataset, load_partition
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.data.partition.shards import Shards

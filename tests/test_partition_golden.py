@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedapp.config.read import defaults, read_config
-from fedapp.data import load_dataset
 from fedapp.data.dataset import Examples, Partition
+from fedapp.data.load import load_dataset
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.label_quantity import LabelQuantity

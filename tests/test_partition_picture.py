@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from fedapp.analysis.partition import label_counts, labels_per_client
 from fedapp.cli.main import app
 from fedapp.config.read import defaults, read_config
-from fedapp.data import load_dataset
 from fedapp.data.dataset import Examples, Partition, Subset
+from fedapp.data.load import load_dataset
 from fedapp.data.node_data import read_node_data
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
@@ -36,8 +36,8 @@ from fedapp.runs.partition_summary import (
     single_class,
     write_partition,
 )
-from tests.conftest import metrics_of, slow_but, small_config
-from tests.in_process import run
+from tests.conftest import slow_but, small_config
+from tests.in_process import metrics, run
 from tests.partitions import cycle, split_test
 
 LABELS = tuple("0123456789")
@@ -295,7 +295,7 @@ def test_a_single_class_is_said_of_a_classification_alone():
 
 def test_a_share_of_zero_is_one_client_a_round(tmp_path):
     folder = run(tmp_path / "run", num_server_rounds=1, fraction_train=0.0)
-    assert len(metrics_of(folder)[-1]["clients"]) == 1
+    assert len(metrics(folder)[-1]["clients"]) == 1
 
 
 def test_a_partition_of_all_data_says_nothing(tmp_path, caplog):

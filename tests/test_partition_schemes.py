@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedapp.config.read import defaults, read_config
 from fedapp.config.registry import FAMILIES
-from fedapp.data import load_partition
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
+from fedapp.data.load import load_partition
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.label_quantity import LabelQuantity

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli.main import app
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset
+from fedapp.data.load import load_dataset
 from fedapp.data.readers.rows import read_image, read_rows
 from fedapp.data.table import Scaling, Statistics
 from fedapp.data.text.symbols import Characters

@@ -37,7 +37,8 @@ from fedapp.training.round_plan import RoundPlan
 from strategies._noise import clipped, noise_generator, norm_of
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
-from tests.conftest import SMALL, Run, largest_difference, metrics_of, model_of
+from tests.conftest import SMALL, Run, largest_difference
+from tests.in_process import metrics, model
 from tests.sampling import uniform_sample
 
 STEP = ServerStep(
@@ -306,8 +307,8 @@ def test_without_noise_and_clipping_it_is_uniform_fedavg(run: Run, name: str, cl
     settings = {**UNIFORM, "num_server_rounds": 2, "fraction_train": 1.0}
     off = {f"{name}.noise": 0.0, f"{name}.clip": clip}
     found = run("private", algorithm=name, **settings, **off)
-    assert largest_difference(model_of(found), model_of(run("fedavg", **settings))) == 0.0
-    assert metrics_of(found)[1]["epsilon"] is None
+    assert largest_difference(model(found), model(run("fedavg", **settings))) == 0.0
+    assert metrics(found)[1]["epsilon"] is None
 
 
 ADAPTIVE: dict[str, Any] = {
@@ -328,22 +329,22 @@ def test_resumes_exactly_with_noise_bound_and_spending(run: Run, settings: dict[
     whole = run("whole", nodes=2, **{**settings, "num_server_rounds": 4})
     run("parts", nodes=2, **{**settings, "num_server_rounds": 2})
     parts = run("parts", nodes=2, **{**settings, "num_server_rounds": 4, "resume": True})
-    assert largest_difference(model_of(whole), model_of(parts)) == 0.0
-    assert metrics_of(whole)[1:] == metrics_of(parts)[1:]
+    assert largest_difference(model(whole), model(parts)) == 0.0
+    assert metrics(whole)[1:] == metrics(parts)[1:]
 
 
 @pytest.mark.parametrize("settings", [ADAPTIVE, LOCAL])
 def test_nodes_make_no_difference(run: Run, settings: dict[str, Any]) -> None:
     one = run("one", nodes=1, **{**settings, "num_server_rounds": 2})
     three = run("three", nodes=3, **{**settings, "num_server_rounds": 2})
-    assert largest_difference(model_of(one), model_of(three)) < 1e-12
+    assert largest_difference(model(one), model(three)) < 1e-12
 
 
 def test_epsilon_of_every_round_is_the_accountants(run: Run) -> None:
     """q = 0.5, z = 2, K = 6: dp_accounting called by hand, also for rounds that drew nobody or few."""
     private = {"algorithm": "dp-fedavg", "dp-fedavg.noise": 2.0, "num_server_rounds": 8, **SEED}
     folder = run(**UNIFORM, **private)
-    records = metrics_of(folder)[1:]
+    records = metrics(folder)[1:]
     accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
     for record in records:
         accountant.compose(PoissonSampledDpEvent(0.5, GaussianDpEvent(2.0)))
@@ -363,11 +364,11 @@ def test_a_round_that_draws_nobody_is_noised_and_charged(run: Run, tmp_path: Pat
     """K = 2, q = 0.01: the model moves by noise alone."""
     private = {"algorithm": "dp-fedavg", "num_clients": 2, "fraction_train": 0.01, **SEED}
     folder = run(**UNIFORM, **private, **{"dp-fedavg.delta": 1e-5}, num_server_rounds=2)
-    first, second = metrics_of(folder)[1:]
+    first, second = metrics(folder)[1:]
     assert [first["clients"], first["replied"], first["train_loss"]] == [[], 0, None]
     assert first["model_changed"]
     assert 0 < first["epsilon"] < second["epsilon"]
-    deviation = torch.cat([t.flatten() for t in model_of(folder).values()]).std()
+    deviation = torch.cat([t.flatten() for t in model(folder).values()]).std()
     assert float(deviation) == pytest.approx(math.sqrt(2) / 0.02, rel=0.1)
 
 
@@ -378,17 +379,17 @@ def test_a_client_that_fails_counts_as_zero(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         DPFedAvg, "finalize", lambda _, params, *__: ClientExtras(update=all_of(params, 0.01))
     )
-    both = model_of(run("both", **settings))
+    both = model(run("both", **settings))
     monkeypatch.setattr(DPFedAvg, "round_randomness", fail_for_client_1)
     failing = run("one", **settings)
     monkeypatch.setattr(
         DPFedAvg, "finalize", lambda _, params, *__: ClientExtras(update=all_of(params, 0.0))
     )
-    none = model_of(run("none", **settings))
-    assert metrics_of(failing)[1]["faults"] == {"raised": 1}
+    none = model(run("none", **settings))
+    assert metrics(failing)[1]["faults"] == {"raised": 1}
     for name, start in none.items():
         assert both[name] - start == pytest.approx(0.01)
-        assert model_of(failing)[name] - start == pytest.approx(0.005)
+        assert model(failing)[name] - start == pytest.approx(0.005)
 
 
 def all_of(params: Any, value: float) -> dict[str, torch.Tensor]:
@@ -496,7 +497,7 @@ def test_local_epsilon_is_of_the_client_with_the_most_orders(run: Run) -> None:
     """Half the multiplier, as two clipped updates are up to 2 S apart; m = 3 of K = 6 a round."""
     folder = run(**LOCAL, **{"local-dp.noise": 3.0, "local-dp.delta": 1e-4}, num_server_rounds=5)
     orders = np.zeros(6, int)
-    for record in metrics_of(folder)[1:]:
+    for record in metrics(folder)[1:]:
         orders[record["clients"]] += 1
         assert record["epsilon"] == pytest.approx(epsilon(1.5, 1.0, int(orders.max()), 1e-4))
         assert record["adjacency"] == "replace one client's data"
@@ -509,7 +510,7 @@ def test_orders_of_rounds_that_came_to_nothing_are_charged(
     monkeypatch.setattr(LocalDP, "gradient", lambda *_: 1 / 0)
     with pytest.raises(RunError, match="No round changed the model"):
         run(**LOCAL, num_server_rounds=2, fraction_train=1.0)
-    records = metrics_of(tmp_path / "run")[1:]
+    records = metrics(tmp_path / "run")[1:]
     assert [record["model_changed"] for record in records] == [False, False]
     assert records[1]["epsilon"] == pytest.approx(epsilon(0.5, 1.0, 2, 6**-1.1))
 
@@ -522,14 +523,14 @@ def test_max_epsilon_ends_a_run_before_the_round_that_would_pass_it(run: Run, ca
     bound = epsilon(1.0, 0.5, 3, 6**-1.1)
     private = {"algorithm": "dp-fedavg", "dp-fedavg.max-epsilon": bound * 1.001, **SEED}
     folder = run(**UNIFORM, **private, num_server_rounds=9, eval_every=0)
-    records = metrics_of(folder)
+    records = metrics(folder)
     assert [record["round"] for record in records] == [0, 1, 2, 3]
     assert records[-1]["epsilon"] == pytest.approx(bound)
     assert "test_accuracy" in records[-1]
     assert "max-epsilon is reached: round 4 would pass it" in caplog.text
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 3
     again = run(**UNIFORM, **private, num_server_rounds=9, eval_every=0, resume=True)
-    assert metrics_of(again) == records
+    assert metrics(again) == records
 
 
 def test_a_run_of_a_sweep_that_spent_its_epsilon_is_done(tmp_path: Path) -> None:
@@ -552,10 +553,10 @@ def test_max_epsilon_of_local_noise_is_each_clients(run: Run) -> None:
     bound = epsilon(0.5, 1.0, 2, 6**-1.1) + 1e-6
     folder = run(**LOCAL, **{"local-dp.max-epsilon": bound}, num_server_rounds=20)
     orders = np.zeros(6, int)
-    for record in metrics_of(folder)[1:]:
+    for record in metrics(folder)[1:]:
         orders[record["clients"]] += 1
     assert orders.max() == 2
-    last = metrics_of(folder)[-1]["round"]
+    last = metrics(folder)[-1]["round"]
     drawn = uniform_sample(0, last + 1, range(6), 0.5)
     assert (orders[drawn] == 2).any()
 
@@ -603,7 +604,7 @@ def test_a_vocabulary_of_the_clients_words_is_refused(
 def test_large_noise_on_the_count_leaves_a_finite_bound(run: Run) -> None:
     private = {"algorithm": "dp-fedavg", "dp-fedavg.adaptive": True, **SEED}
     folder = run(**UNIFORM, **private, **{"dp-fedavg.count-noise": 1e5}, num_server_rounds=5)
-    clips = [record["clip"] for record in metrics_of(folder)[1:]]
+    clips = [record["clip"] for record in metrics(folder)[1:]]
     assert len(clips) == 5
     assert all(0 < clip < float("inf") for clip in clips)
 
@@ -640,7 +641,7 @@ def test_a_resumed_run_charges_what_it_draws_anew(
     drop_checkpoints(tmp_path / "killed" / "checkpoints", 3)
     folder = run("killed", **private, num_server_rounds=4, checkpoint_every=2, resume=True)
     assert len((folder / "privacy.jsonl").read_text().splitlines()) == charged
-    last = metrics_of(folder)[-1]
+    last = metrics(folder)[-1]
     assert last["round"] == 4
     assert last["epsilon"] == pytest.approx(epsilon(1.0, 0.5, charged, 6**-1.1))
 
@@ -651,10 +652,10 @@ def test_rounds_lost_with_a_process_count_in_the_summary(run: Run, tmp_path: Pat
     private["dp-fedavg.max-epsilon"] = epsilon(1.0, 0.5, 4, 6**-1.1)
     rounds = {"num_server_rounds": 9, "checkpoint_every": 2}
     folder = run("run", **private, **rounds)
-    assert metrics_of(folder)[-1]["round"] == 4
+    assert metrics(folder)[-1]["round"] == 4
     drop_checkpoints(folder / "checkpoints", 3)
     assert run("run", **private, **rounds, resume=True) == folder
-    assert metrics_of(folder)[-1]["round"] == 2
+    assert metrics(folder)[-1]["round"] == 2
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rounds"] == 2
     assert summary["epsilon"] == pytest.approx(epsilon(1.0, 0.5, 4, 6**-1.1))
@@ -675,7 +676,7 @@ def test_the_charge_is_on_disk_before_an_order_leaves(
     settings = {**SMALL, "algorithm": "local-dp", "run-dir": str(tmp_path / "run")}
     settings |= {"num-server-rounds": 2, "weighting": "uniform", "model": "linear"}
     run_server(Watching(client_app, settings, [{}]), read_config(settings))
-    drawn = [record["clients"] for record in metrics_of(tmp_path / "run")[1:]]
+    drawn = [record["clients"] for record in metrics(tmp_path / "run")[1:]]
     charge = {"q": 1.0, "noise": 0.5}
     assert seen[0] == [{"round": 1, **charge, "clients": drawn[0]}]
     assert seen[1] == [*seen[0], {"round": 2, **charge, "clients": drawn[1]}]
@@ -770,7 +771,7 @@ def test_k_is_that_of_the_start_where_nodes_are_clients(tmp_path: Path, caplog: 
     run_server(Late(client_app, settings, nodes), read_config(settings))
     assert [kind for kind, node in Late.sent if node == 4] == ["query"]
     assert {node for kind, node in Late.sent if kind == "evaluate"} == {1, 2, 3}
-    records = metrics_of(tmp_path / "run")[1:]
+    records = metrics(tmp_path / "run")[1:]
     assert [record["clients"] for record in records] == [[0, 1, 2]] * 3
     assert records[0]["delta"] == pytest.approx(3**-1.1)
     assert "the bound is for the K = 3 clients that are connected now" in caplog.text

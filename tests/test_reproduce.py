@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from fedapp.cli.main import app
 from fedapp.config.read import read_config
-from fedapp.config.run_config import Scalar
-from fedapp.data import load_dataset
+from fedapp.config.settings import Scalar
+from fedapp.data.load import load_dataset
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.studies.papers import costs
 from fedapp.studies.papers.catalogue import Experiment, choose

@@ -17,8 +17,8 @@ from fedapp.errors import ConfigError
 from fedapp.training.algorithm import Algorithm, algorithm_of
 from strategies.fedavg import FedAvg
 from strategies.fedmedian import FedMedian
-from tests.conftest import largest_difference, metrics_of, model_of
-from tests.in_process import run
+from tests.conftest import largest_difference
+from tests.in_process import metrics, model, run
 from tests.one_parameter import CLIENTS, Federation, examples
 
 pytestmark = pytest.mark.usefixtures("server_identity")
@@ -127,11 +127,11 @@ def test_without_liars_to_withstand_it_is_the_naive_mean(
 ) -> None:
     """Of clients of other sizes, whatever the weighting: FedAvg with weighting='uniform'."""
     values = {**SEVEN, "quadratic.size-ratio": 3}
-    naive = model_of(run(tmp_path / "naive", weighting="uniform", **values))
-    weighted = model_of(run(tmp_path / "weighted", **values))
+    naive = model(run(tmp_path / "naive", weighting="uniform", **values))
+    weighted = model(run(tmp_path / "weighted", **values))
     for weighting in ("uniform", "examples"):
         own = {"algorithm": name, "weighting": weighting, **fedavg_equivalent}
-        found = model_of(run(tmp_path / weighting, **values, **own))
+        found = model(run(tmp_path / weighting, **values, **own))
         assert largest_difference(found, naive) < 1e-12
         assert largest_difference(found, weighted) > 1e-3
 
@@ -147,7 +147,7 @@ def lying(message: Message, context: Any) -> Message:
 
 def play(folder: Path, name: str, nodes: int = 2, **settings: Any) -> dict[str, torch.Tensor]:
     values = {**SEVEN, "algorithm": name, **settings}
-    return model_of(run(folder, nodes, lying, **values))
+    return model(run(folder, nodes, lying, **values))
 
 
 @EVERY
@@ -183,11 +183,11 @@ def test_an_update_that_is_too_large_is_one_clients(tmp_path: Path) -> None:
 
     values = {**SEVEN, "algorithm": "fedmedian"}
     folders = [run(tmp_path / f"{nodes}", nodes, huge, **values) for nodes in (1, 3, 7)]
-    records = [metrics_of(folder)[1:] for folder in folders]
+    records = [metrics(folder)[1:] for folder in folders]
     for record in (each for own in records for each in own):
         assert (record["replied"], record["faults"]) == (6, {"norm": 1})
         assert list(record["failures"]) == ["3"]
-    one, *others = map(model_of, folders)
+    one, *others = map(model, folders)
     assert [largest_difference(one, other) for other in others] == [0.0, 0.0]
 
 
@@ -201,7 +201,7 @@ def test_of_a_node_with_averaged_uploads_all_is_rejected_with_one_client(tmp_pat
         return reply
 
     settings = {"algorithm": "scaffold", "record_updates": True, "num_server_rounds": 1}
-    record = metrics_of(run(tmp_path / "run", 2, broken, **{**SEVEN, **settings}))[1]
+    record = metrics(run(tmp_path / "run", 2, broken, **{**SEVEN, **settings}))[1]
     assert 0 < record["replied"] < 6
     assert "3" in record["failures"]
     assert record["replied"] + len(record["failures"]) == 7
@@ -242,7 +242,7 @@ def test_a_round_with_too_few_good_replies_leaves_the_model(tmp_path: Path) -> N
         return reply
 
     values = {**SEVEN, "algorithm": "bulyan", "num_server_rounds": 2}
-    records = metrics_of(run(tmp_path / "run", 7, broken, **values))
+    records = metrics(run(tmp_path / "run", 7, broken, **values))
     assert [r["model_changed"] for r in records[1:]] == [False, False]
     assert records[1]["test_loss"] == records[0]["test_loss"]
     assert list(records[1]["failures"]) == ["3"]

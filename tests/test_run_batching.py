@@ -30,7 +30,8 @@ from fedapp.training.algorithm import ClientContext, ClientExtras
 from fedapp.training.batched.run_batching import RunBatch, current_run_batch
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import CaptureError, ClientResult, ClientTask
-from tests.conftest import SMALL, largest_difference, metrics_of, model_of, slow_but
+from tests.conftest import SMALL, largest_difference, slow_but
+from tests.in_process import metrics, model
 
 SECONDS = 120
 BATCHED: dict[str, Any] = {"trainer": "batched", "program": "record", "2nn.hidden": 8}
@@ -241,9 +242,9 @@ def test_runs_of_unequal_sizes_and_lengths_are_what_they_are_alone(
     assert [type(each) for each in in_one_batch(works)] == [type(None)] * 3 + [OSError]
     for name in "abc":
         alone, stacked = (tmp_path / how / name for how in ("alone", "stacked"))
-        assert largest_difference(model_of(stacked), model_of(alone)) < 1e-9
+        assert largest_difference(model(stacked), model(alone)) < 1e-9
         assert {p.name for p in stacked.iterdir()} == {p.name for p in alone.iterdir()}
-        check_records(metrics_of(stacked), metrics_of(alone))
+        check_records(metrics(stacked), metrics(alone))
         mine, theirs = (json.loads((f / "config.json").read_text()) for f in (stacked, alone))
         assert {**mine["config"], "run-dir": ""} == {**theirs["config"], "run-dir": ""}
         assert mine["found"] == theirs["found"]

@@ -29,7 +29,8 @@ from fedapp.seeds import generator
 from fedapp.server import run as run_server
 from fedapp.studies.sweep.identity import Request
 from fedapp.training.build import initial_parameters, make_evaluator
-from tests.conftest import SMALL, Run, metrics_of
+from tests.conftest import SMALL, Run
+from tests.in_process import metrics
 from tests.sampling import uniform_sample
 
 SIZES = {0: 10, 1: 30, 2: 0, 3: 60}
@@ -138,12 +139,12 @@ def test_poisson_without_a_fraction_is_refused() -> None:
 def test_a_trace_says_who_is_available(run: Run, tmp_path: Path) -> None:
     trace = write(tmp_path / "trace.csv", "1,0\n0,1\n1,0\n0,1\n1,0\n0,0\n")
     settings = {"sampler": "availability", "availability.trace": trace, "num_server_rounds": 4}
-    rows = metrics_of(run(fraction_train=0.4, **settings))[1:]
+    rows = metrics(run(fraction_train=0.4, **settings))[1:]
     assert [len(row["clients"]) for row in rows] == [2, 2, 2, 2]
     for row in rows:
         assert set(row["clients"]) < ({0, 2, 4} if row["round"] % 2 else {1, 3, 5})
     none = write(tmp_path / "none.csv", "0,1\n" * 6)
-    rows = metrics_of(run("none", **settings | {"availability.trace": none}))
+    rows = metrics(run("none", **settings | {"availability.trace": none}))
     assert [row.get("clients") for row in rows[1:4:2]] == [[], []]
     assert not rows[1]["model_changed"]
     assert rows[2]["model_changed"]
@@ -182,7 +183,7 @@ def test_power_of_choice_asks_its_candidates_for_their_training_loss(
     config, thetas = read_config(values), Thetas()
     run_server(InlineGrid(client_app, values, [{}] * nodes), config, [thetas])
     data = read_node_data(config, None)
-    rows = metrics_of(tmp_path / "run")
+    rows = metrics(tmp_path / "run")
     for row, theta in zip(rows[1:], thetas.thetas, strict=False):
         rng = generator(0, "sample", row["round"])
         weights = np.array([len(data.train(k)) for k in range(8)], dtype=float)
@@ -214,7 +215,7 @@ def test_a_resumed_run_samples_as_if_it_had_not_stopped(
     whole = run("whole", num_server_rounds=4, nodes=2, **settings)
     run("parts", num_server_rounds=2, nodes=2, **settings)
     parts = run("parts", num_server_rounds=4, nodes=2, resume=True, **settings)
-    found, expected = (metrics_of(folder) for folder in (parts, whole))
+    found, expected = (metrics(folder) for folder in (parts, whole))
     assert [row.get("clients") for row in found] == [row.get("clients") for row in expected]
     one, two = (load_file(folder / "model.safetensors") for folder in (parts, whole))
     assert all(float((one[name] - two[name]).abs().max()) < 1e-12 for name in one)
@@ -286,7 +287,7 @@ def test_a_trace_has_a_row_a_client(tmp_path: Path) -> None:
 
 def test_seeds_have_days_of_their_own(run: Run) -> None:
     away = {"sampler": "availability", "fraction_train": 1.0, "weighting": "uniform"}
-    one, two = (metrics_of(run(str(seed), seed=seed, **away)) for seed in (0, 1))
+    one, two = (metrics(run(str(seed), seed=seed, **away)) for seed in (0, 1))
     assert [row["clients"] for row in one[1:]] != [row["clients"] for row in two[1:]]
 
 

@@ -29,15 +29,16 @@ from fedapp.analysis.loss_landscape import (
     value_at,
 )
 from fedapp.cli.main import app as cli
-from fedapp.data import load_dataset
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY, VECTOR
+from fedapp.data.load import load_dataset
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.directory import read_stored
 from fedapp.runs.model_sharpness import Measurement, TrainingLoss, sharpness_of
 from fedapp.seeds import generator
 from fedapp.training.build import make_evaluator
-from tests.conftest import Run, model_of
+from tests.conftest import Run
 from tests.data_files import write_parquet
+from tests.in_process import model
 
 
 def quadratic(matrix: Tensor) -> Terms:
@@ -222,7 +223,7 @@ def test_the_quadratics_sharpness_is_its_largest_eigenvalue(run: Run) -> None:
     assert found.eigenvalue == pytest.approx((7 + 5**0.5) / 2, rel=1e-3)
     assert found.error <= 0.01 * found.eigenvalue
     assert (found.round, found.examples) == (3, 40)
-    theta = model_of(folder)["x"]
+    theta = model(folder)["x"]
     assert found.length == pytest.approx(float(theta.norm()))
 
 
@@ -236,8 +237,8 @@ def test_the_loss_is_that_of_the_evaluation_of_the_same_examples(run: Run, monke
     config, _ = read_stored(folder)
     data = load_dataset(config)
     whole = TrainingLoss(config, data, data.train)
-    score = make_evaluator(config, data.task, data.train).score(model_of(folder))
-    assert value_at(whole, model_of(folder)) == pytest.approx(score.loss)
+    score = make_evaluator(config, data.task, data.train).score(model(folder))
+    assert value_at(whole, model(folder)) == pytest.approx(score.loss)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +288,7 @@ def test_the_round_is_the_models_where_the_run_went_on_and_was_stopped(run: Run)
     with metrics.open("a") as file:
         file.write(json.dumps(last | {"round": 4}) + "\n")
     assert sharpness_of(folder, Measurement(examples=8, directions=1)).round == 3
-    save_file(model_of(folder), folder / "model.safetensors")  # as 0.2.0 wrote it
+    save_file(model(folder), folder / "model.safetensors")  # as 0.2.0 wrote it
     assert sharpness_of(folder, Measurement(examples=8, directions=1)).round == 4
 
 

@@ -31,7 +31,8 @@ from fedapp.runs.figures import (
     similarity_curves,
     similarity_figure,
 )
-from tests.conftest import Run, largest_difference, metrics_of, model_of, slow_but
+from tests.conftest import Run, largest_difference, slow_but
+from tests.in_process import metrics, model
 
 DIGITS: dict[str, Any] = {
     "num_clients": 5,
@@ -133,8 +134,8 @@ def test_the_record_changes_nothing_else(run: Run, algorithm: str, nodes: int) -
     seen = run("seen", nodes=nodes, record_updates=True, **settings)
     plain = run("plain", nodes=1, **settings)
     rounded = 1e-6 if (algorithm, nodes) == ("scaffold", 2) else 0.0
-    assert largest_difference(model_of(seen), model_of(plain)) <= rounded
-    with_it, without = metrics_of(seen)[1:], metrics_of(plain)[1:]
+    assert largest_difference(model(seen), model(plain)) <= rounded
+    with_it, without = metrics(seen)[1:], metrics(plain)[1:]
     for ours, theirs in zip(with_it, without, strict=True):
         assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-6)
         assert set(ours) - set(theirs) == {
@@ -152,16 +153,16 @@ def test_the_record_changes_nothing_else(run: Run, algorithm: str, nodes: int) -
 def test_the_record_is_of_updates_under_option_two_as_well(run: Run, algorithm: str) -> None:
     settings = {**DIGITS, "algorithm": algorithm, "record_updates": True, "num_server_rounds": 2}
     settings["local_epochs"] = 1
-    one, two = (metrics_of(run(u, update=u, **settings))[2] for u in ("delta", "model"))
+    one, two = (metrics(run(u, update=u, **settings))[2] for u in ("delta", "model"))
     assert one["similarity"] == pytest.approx(two["similarity"], abs=1e-9)
     assert one["distance_max"] == pytest.approx(two["distance_max"], rel=1e-9)
 
 
 def test_updates_agree_more_where_data_is_iid(run: Run) -> None:
     """Seo et al. 2024, Figure 13: in every layer and every round."""
-    iid = metrics_of(run("iid", record_updates=True, **DIGITS))
+    iid = metrics(run("iid", record_updates=True, **DIGITS))
     skewed = {"partitioner": "dirichlet", "dirichlet.alpha": 0.1}
-    other = metrics_of(run("dirichlet", record_updates=True, **DIGITS, **skewed))
+    other = metrics(run("dirichlet", record_updates=True, **DIGITS, **skewed))
     for ours, theirs in zip(iid[1:], other[1:], strict=True):
         for layer in ("1", "3", "5"):
             assert ours["similarity"][layer] > theirs["similarity"][layer] + 0.1
@@ -254,7 +255,7 @@ def test_a_run_has_its_model_whatever_fails_while_pictures_are_drawn(
         record_updates=True,
         pictures=True,
     )
-    assert list(metrics_of(folder)[1]["client_train_loss"].values()) == [None]
+    assert list(metrics(folder)[1]["client_train_loss"].values()) == [None]
     assert (folder / "model.safetensors").exists()
     assert (folder / "report.html").exists()
     assert [line.split(" (")[0] for line in caplog.messages if line.startswith("No ")] == [

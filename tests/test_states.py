@@ -22,7 +22,7 @@ from fedapp.server_app import app as server_app
 from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import ClientStates, StateLocation, node_folder, shared_folder
 from fedapp.training.round_plan import RoundPlan
-from tests.conftest import metrics_of
+from tests.in_process import metrics
 from tests.test_algorithms import run_to, settings
 
 LIKE = {"w": torch.zeros(2, dtype=torch.float64)}
@@ -239,7 +239,7 @@ def test_a_client_with_a_damaged_state_is_left_out_and_named(tmp_path: Path) -> 
     for path in (tmp_path / "client-states" / "2").iterdir():
         path.write_bytes(b"nonsense")
     run_to(tmp_path, {**values, "num-server-rounds": 3, "resume": True})
-    failures = metrics_of(tmp_path)[-1]["failures"]
+    failures = metrics(tmp_path)[-1]["failures"]
     assert list(failures) == ["2"]
     assert str(tmp_path / "client-states" / "2") in failures["2"]
 

@@ -18,9 +18,9 @@ from flwr.app import Context, Message, MessageType, RecordDict
 
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
-from fedapp.config.run_config import Scalar
-from fedapp.data import load_node_data, load_partition, load_uncoded
+from fedapp.config.settings import Scalar
 from fedapp.data.coding import coded, own_statistics, summary_of
+from fedapp.data.load import load_node_data, load_partition, load_uncoded
 from fedapp.data.table import Numbers, Statistics, Summary, unknown_labels
 from fedapp.engines.grid import RUN_ID, run_client_app
 from fedapp.engines.in_process import InlineGrid

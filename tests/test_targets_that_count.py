@@ -23,7 +23,8 @@ from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientResult, ClientTask
 from strategies.fedsgd import FedSGD
 from strategies.scaffold import Scaffold
-from tests.conftest import Run, metrics_of
+from tests.conftest import Run
+from tests.in_process import metrics
 
 TARGETS = np.array([[0, IGNORE, IGNORE], [1, 1, 1]])
 """Two sequences, of one target and of three."""
@@ -108,5 +109,5 @@ def test_fedsgd_computes_one_gradient_whatever_e_and_b_are() -> None:
 
 
 def test_a_round_of_fedsgd_is_one_update(run: Run) -> None:
-    record = metrics_of(run(algorithm="fedsgd", local_epochs=5, learning_rate=0.5))[1]
+    record = metrics(run(algorithm="fedsgd", local_epochs=5, learning_rate=0.5))[1]
     assert (record["updates"], record["effective_updates"]) == (1.0, 0.5)

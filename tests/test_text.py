@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.config.read import read_config
-from fedapp.data import IGNORE, load_dataset, load_node_data
+from fedapp.data.dataset import IGNORE
+from fedapp.data.load import load_dataset, load_node_data
 from fedapp.data.text.clients import hold_out_last
 from fedapp.data.text.symbols import (
     BEGIN,

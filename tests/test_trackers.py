@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import Run, metrics_of
+from tests.conftest import Run
+from tests.in_process import metrics
 from tests.own_app import app_in, write
 
 if TYPE_CHECKING:  # the packages are imported by the tests alone: both take a second and more
@@ -97,7 +98,7 @@ def test_weights_and_biases_has_every_number_of_every_round(app: Path, run: Run)
         if each.WhichOneof("record_type") == "history"
     ]
     assert [row["_step"] for row in history] == [0, 1, 2]
-    for row, record in zip(history, metrics_of(folder), strict=True):
+    for row, record in zip(history, metrics(folder), strict=True):
         assert row["test_accuracy"] == record["test_accuracy"]
         assert row.get("train_loss") == record.get("train_loss")
 
@@ -112,7 +113,7 @@ def test_mlflow_has_every_number_and_a_resume_continues_its_run(app: Path, run: 
     (found,) = client.search_runs(["0"])
     assert (found.info.run_name, found.info.status) == ("first", "FINISHED")
     assert found.data.params["learning-rate"] == "0.2"
-    records = metrics_of(folder)
+    records = metrics(folder)
     for key in ("test_accuracy", "train_loss"):
         logged = client.get_metric_history(found.info.run_id, key)
         expected = [(each["round"], each[key]) for each in records if key in each]

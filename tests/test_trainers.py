@@ -49,8 +49,9 @@ from fedapp.training.round_plan import RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 from strategies.fedavg import FedAvg
-from tests.conftest import Run, largest_difference, model_of, slow_but
+from tests.conftest import Run, largest_difference, slow_but
 from tests.data_files import image_features, png, write_parquet
+from tests.in_process import model
 from tests.test_algorithms import ALGORITHMS, EVERY, settings
 from tests.test_models import STACKED, identifier
 
@@ -185,9 +186,9 @@ def test_twenty_rounds_of_every_client_rule(name: str, run: Run) -> None:
     given = {k: v for k, v in given.items() if not k.startswith("quadratic")} | unequal
     given["model"] = "2nn" if name == "moon" else "linear"
     given |= {"batch-size": 200, "learning-rate": 0.05, "fraction-train": 1.0}
-    reference = model_of(run("sequential", trainer="sequential", **given))
+    reference = model(run("sequential", trainer="sequential", **given))
     together = {"program": "record", "clients-together": 2}
-    batched = model_of(run("batched", trainer="batched", **given, **together))
+    batched = model(run("batched", trainer="batched", **given, **together))
     assert largest_difference(batched, reference) < 1e-4
 
 
@@ -476,8 +477,8 @@ def test_twenty_rounds_of_the_program_that_this_machine_chooses(partitioner: str
     given = {"num_server_rounds": 20, "partitioner": partitioner, "2nn.hidden": 8}
     given |= {"precision": "float32"}
     given |= {"sgm.sigma": 0.5} if partitioner == "sgm" else {"fraction-train": 0.5}
-    reference = model_of(run("sequential", trainer="sequential", **given))
-    chosen = model_of(run("chosen", trainer="batched", **given))
+    reference = model(run("sequential", trainer="sequential", **given))
+    chosen = model(run("chosen", trainer="batched", **given))
     assert largest_difference(chosen, reference) < 1e-5
 
 
@@ -486,8 +487,8 @@ def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int,
     """oneDNN takes the larger products, and what it gives is added into the weights apart."""
     given = {"num_server_rounds": 2, "num_clients": 4, "batch_size": batch_size}
     given |= {"precision": "float32"}
-    reference = model_of(run("sequential", trainer="sequential", **given))
-    chosen = model_of(run("chosen", trainer="batched", **given))
+    reference = model(run("sequential", trainer="sequential", **given))
+    chosen = model(run("chosen", trainer="batched", **given))
     assert largest_difference(chosen, reference) < 1e-5
 
 

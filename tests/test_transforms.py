@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.config.read import read_config
-from fedapp.data import load_transform
 from fedapp.data.dataset import Examples
+from fedapp.data.load import load_transform
 from fedapp.data.transforms.cifar24 import Cifar24, _crop_and_flip, whiten
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset
+from fedapp.data.load import load_dataset
 from fedapp.seeds import generator
 from fedapp.training.build import initial_parameters
-from tests.conftest import SMALL, Component, Run, metrics_of, model_of
+from tests.conftest import SMALL, Component, Run
+from tests.in_process import metrics, model
 
 Vector = NDArray[np.float64]
 Batch = tuple[Tensor, Tensor]
@@ -600,9 +601,9 @@ def test_a_run_is_the_loop_that_its_paper_prints(
     )
     theta = flat(initial_parameters(config, dataset.task))
     loop = kind(theta, settings, own)
-    for record in metrics_of(folder)[1:]:
+    for record in metrics(folder)[1:]:
         theta = loop.play(theta, record["clients"], data)
-    assert abs(flat(model_of(folder)) - theta).max() < 1e-10
+    assert abs(flat(model(folder)) - theta).max() < 1e-10
 
 
 def flat(params: Mapping[str, Tensor]) -> Vector:

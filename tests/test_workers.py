@@ -15,7 +15,7 @@ from fedapp.cli.main import app
 from fedapp.cli.run import _resumed
 from fedapp.engines.ray_actors import ActorPool, PoolActor
 from fedapp.engines.ray_cluster import LOCAL, Cluster, connected
-from fedapp.engines.ray_placement import WorkerRequest, WorkerResources, place_workers
+from fedapp.engines.ray_placement import WorkerRequest, place_workers
 from fedapp.engines.ray_workers import run_workers
 from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app
@@ -40,14 +40,14 @@ from tests.in_process import SMALL, metrics, model, run
     ],
 )
 def test_every_worker_finds_a_place(cpus, gpus, workers, expected):
-    share = WorkerResources.of({"CPU": cpus, "GPU": gpus}, workers, gpu=True)
+    share = WorkerRequest(workers).resources({"CPU": cpus, "GPU": gpus}, gpu=True)
     assert (share.cpus, share.gpus) == expected
     assert cpus * int(1 / share.cpus) >= workers
     assert not gpus or gpus * int(1 / share.gpus) >= workers
 
 
 def test_a_run_on_the_cpu_takes_no_gpu():
-    assert WorkerResources.of({"CPU": 4.0, "GPU": 1.0}, 2, gpu=False).gpus == 0
+    assert WorkerRequest(2).resources({"CPU": 4.0, "GPU": 1.0}, gpu=False).gpus == 0
 
 
 def test_options_are_taken_for_a_share():

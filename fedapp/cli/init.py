@@ -12,7 +12,7 @@ from pathlib import Path
 import fedapp
 from fedapp.cli.key_table import config_table
 from fedapp.cli.template import rings, signs
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import as_folder, as_path, disk_space_needed
 

@@ -11,7 +11,8 @@ from fedapp.config.components import parameters
 from fedapp.config.group import keys_of
 from fedapp.config.read import defaults, field_of
 from fedapp.config.registry import Component
-from fedapp.config.run_config import GROUPS, Scalar
+from fedapp.config.run_config import GROUPS
+from fedapp.config.settings import Scalar
 
 SECTIONS = {keys_of(group)[0]: group.title for group in GROUPS}
 """The titles of the groups of keys, by the first key."""

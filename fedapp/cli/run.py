@@ -23,8 +23,7 @@ from fedapp.cli.options import (
 )
 from fedapp.config.components import parameters
 from fedapp.config.read import defaults, field_of, parse_settings, read_config, split_settings
-from fedapp.config.run_config import Scalar
-from fedapp.config.settings import shown
+from fedapp.config.settings import Scalar, shown
 from fedapp.errors import ConfigError
 from fedapp.files import as_path
 

@@ -12,16 +12,14 @@ from typing import cast
 
 from fedapp.config.components import choices, component_class
 from fedapp.config.data import DataConfig
-from fedapp.config.federation import FederationConfig, participants
+from fedapp.config.federation import FederationConfig
 from fedapp.config.group import ConfigGroup
 from fedapp.config.model import ModelConfig
 from fedapp.config.own_code import OwnCode
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run import EvaluationConfig, ExecutionConfig, RunDirectoryConfig
-from fedapp.config.settings import Scalar, kebab, snake
+from fedapp.config.settings import Scalar
 from fedapp.config.training import ONE_GRADIENT, ClientUpdateConfig, ServerConfig
-
-__all__ = ["GROUPS", "RunConfig", "Scalar", "kebab", "participants", "snake"]
 
 
 # Pydantic lists the fields of the last base first.

@@ -21,7 +21,8 @@ from fedapp.config.data import (
 )
 from fedapp.config.group import Case
 from fedapp.config.registry import calling, setting_of
-from fedapp.config.run_config import RunConfig, kebab
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import kebab
 from fedapp.data.cache import cache_folder, cached_dataset, cached_partition, partition_key
 from fedapp.data.coding import coded, given_statistics, own_statistics
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, split_labels

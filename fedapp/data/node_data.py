@@ -9,18 +9,11 @@ from typing import Any
 
 import fedapp
 from fedapp.config.federation import FederationConfig
-from fedapp.config.run_config import RunConfig, Scalar, kebab
-from fedapp.data import (
-    Dataset,
-    Examples,
-    Partition,
-    Subset,
-    load_node_data,
-    load_partition,
-)
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import Scalar, kebab
 from fedapp.data.coding import coded
-from fedapp.data.dataset import Task
-from fedapp.data.load import load_server_data
+from fedapp.data.dataset import Dataset, Examples, Partition, Subset, Task
+from fedapp.data.load import load_node_data, load_partition, load_server_data
 from fedapp.data.table import Statistics, Summary
 from fedapp.errors import ConfigError, DataError, one_line
 

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import reason_of
 from fedapp.federation.delivery import Delivery
 from fedapp.machine import sigterm_interrupts

@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.engines.grid import LocalGrid, partition_node_configs, run_client_app, run_server
 from fedapp.seeds import generator
 

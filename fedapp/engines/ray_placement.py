@@ -61,11 +61,16 @@ class WorkerRequest:
         return replace(self, workers=max(gpus or cores, 1))
 
     def resources(self, available: Mapping[str, float], *, gpu: bool) -> WorkerResources:
-        """Return the resources of each worker in a cluster that has ``available`` ones in all."""
-        share = WorkerResources.of(available, self.workers, gpu=gpu)
+        """Return the resources of each worker in a cluster that has ``available`` ones in all.
+
+        What is not asked for is 1 core if there are enough, else 1/2, 1/3 ... so that equally many
+        workers share each core; the same for GPUs, if the run may use them.
+        """
+        cpus = _per_worker(available.get("CPU", 1.0), self.workers)
+        units = available.get("GPU", 0.0) if gpu else 0.0
+        gpus = _per_worker(units, self.workers) if units else 0.0
         return WorkerResources(
-            share.cpus if self.cpus is None else self.cpus,
-            share.gpus if self.gpus is None else self.gpus,
+            cpus if self.cpus is None else self.cpus, gpus if self.gpus is None else self.gpus
         )
 
 
@@ -75,19 +80,6 @@ class WorkerResources:
 
     cpus: float
     gpus: float
-
-    @classmethod
-    def of(cls, resources: Mapping[str, float], workers: int, *, gpu: bool) -> WorkerResources:
-        """Return the most that each of ``workers`` can have of the cluster's ``resources``.
-
-        1 core if there are enough, else 1/2, 1/3 ... so that equally many workers share each core; the
-        same for GPUs, if the run may use them.
-        """
-        gpus = resources.get("GPU", 0.0) if gpu else 0.0
-        return cls(
-            _per_worker(resources.get("CPU", 1.0), workers),
-            _per_worker(gpus, workers) if gpus else 0.0,
-        )
 
     def __str__(self) -> str:
         """Return the amounts as text."""

@@ -22,7 +22,7 @@ from flwr.serverapp import ServerApp
 from ray.exceptions import RayActorError, RayError
 
 from fedapp.config.read import read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.engines.grid import (
     LocalGrid,
     error_reply,

@@ -11,8 +11,9 @@ import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedapp.config.federation import participants
 from fedapp.config.registry import calling, setting_of
-from fedapp.config.run_config import RunConfig, participants
+from fedapp.config.run_config import RunConfig
 from fedapp.errors import ConfigError, RunError
 from fedapp.federation.callback import ServerState
 from fedapp.federation.delivery import Delivery

@@ -28,7 +28,7 @@ from flwr.app import (
 )
 
 import fedapp
-from fedapp.config.run_config import kebab, snake
+from fedapp.config.settings import kebab, snake
 from fedapp.errors import RunError, one_line
 from fedapp.federation.arrays import size_of, to_arrays, to_tensors
 from fedapp.federation.faults import Fault, ReplyError, content_of

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import fedapp
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Task
+from fedapp.data.dataset import Task
 from fedapp.data.node_data import describe_task, own_code_differences, read_task, task_problem
 from fedapp.data.table import Table
 from fedapp.errors import DataError, RunError, one_line

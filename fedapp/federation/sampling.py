@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from fedapp.config.run_config import participants
+from fedapp.config.federation import participants
 
 
 def sample_clients(

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fedapp.data import network_task
+from fedapp.data.load import network_task
 from fedapp.data.node_data import describe_task
 from fedapp.files import as_folder, write_atomically, write_json
 from fedapp.runs.directory import RunDirectory

@@ -19,7 +19,8 @@ from fedapp.analysis.loss_landscape import (
     value_at,
 )
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, Examples, load_transform
+from fedapp.data.dataset import Dataset, Examples
+from fedapp.data.load import load_transform
 from fedapp.errors import ConfigError
 from fedapp.models.peephole import PeepholeLSTM
 from fedapp.runs.directory import RunDirectory

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Partition, load_dataset, load_partition
+from fedapp.data.dataset import Partition
+from fedapp.data.load import load_dataset, load_partition
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.errors import ConfigError, FedappError
 from fedapp.files import as_file

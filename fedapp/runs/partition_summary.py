@@ -20,8 +20,7 @@ from fedapp.analysis.partition import (
     update_multiplier,
 )
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, Partition
-from fedapp.data.dataset import offsets_of
+from fedapp.data.dataset import Dataset, Partition, offsets_of
 from fedapp.data.node_data import NodeData
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.files import write_json

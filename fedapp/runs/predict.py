@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.data import load_transform
+from fedapp.data.load import load_transform
 from fedapp.data.readers import read_source
 from fedapp.data.readers.rows import TABLES, read_image, read_rows
 from fedapp.data.text.build import symbols_of

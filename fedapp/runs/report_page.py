@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedapp.config.read import algorithm_defaults, defaults, without_unused_parameters
-from fedapp.config.run_config import RunConfig, kebab
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import kebab
 from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.callbacks import has_reached
 from fedapp.runs.directory import RunDirectory, resume_command

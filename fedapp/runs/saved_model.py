@@ -9,9 +9,8 @@ from typing import Any
 from torch import nn
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset
 from fedapp.data.coding import coded
-from fedapp.data.dataset import Task
+from fedapp.data.dataset import Dataset, Task
 from fedapp.data.load import load_server_data
 from fedapp.data.table import Statistics
 from fedapp.errors import CheckpointError, ConfigError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from fedapp.data.dataset import IGNORE, Examples
 from fedapp.data.transforms.transform import Transform
 from fedapp.training.device import to_memory_format
 from fedapp.training.round_plan import RoundPlan, passes
+from fedapp.training.tensors import Tensors, prefixed, scaled
 
 TARGETS = "number/targets"
 """Name of a number of targets among an algorithm's tensors, which no parameter has."""
@@ -46,6 +47,17 @@ def counted_targets(batch: Batch) -> Tensor:
     if batch.mask is None:
         return counted
     return counted & (batch.mask > 0).view(-1, *[1] * (targets.dim() - 1))
+
+
+def gradient_sum(
+    prefix: str, gradient: Mapping[str, Tensor], batch: Batch, dtype: torch.dtype
+) -> Tensors:
+    """Return the sum of the targets' gradients as ``prefix/name``, and their number as TARGETS.
+
+    ``gradient`` is their mean over the batch.
+    """
+    size = counted_targets(batch).sum().to(dtype)
+    return prefixed(prefix, scaled(gradient, size)) | {TARGETS: size}
 
 
 class StoredExamples(NamedTuple):

@@ -17,7 +17,8 @@ from fedapp.config.registry import source_digest
 from fedapp.config.run import ExecutionConfig
 from fedapp.config.run_config import RunConfig
 from fedapp.config.training import ServerConfig
-from fedapp.data import Dataset, Examples, Task, load_transform, network_task
+from fedapp.data.dataset import Dataset, Examples, Task
+from fedapp.data.load import load_transform, network_task
 from fedapp.data.table import template
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, reason_of

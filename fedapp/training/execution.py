@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from fedapp.config.federation import participants
 from fedapp.config.run import TrainerName
-from fedapp.config.run_config import RunConfig, participants
-from fedapp.data import Task
+from fedapp.config.run_config import RunConfig
+from fedapp.data.dataset import Task
 from fedapp.data.node_data import NodeData
 from fedapp.machine import cores
 from fedapp.training.build import (

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedapp.config.registry import Component, calling, setting_of
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, load_transform, network_task
-from fedapp.data.dataset import Examples, Subset
+from fedapp.data.dataset import Dataset, Examples, Subset
+from fedapp.data.load import load_transform, network_task
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, one_line
 from fedapp.models.model import Model, PlainModel

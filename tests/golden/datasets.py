@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset
+from fedapp.data.load import load_dataset
 from tests.golden.driver import DATA, projected, write_data
 
 TABLE = Path(__file__).parent / "datasets.json"

@@ -10,7 +10,7 @@ import torch
 
 from fedapp.cli.template.signs import Signs
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 from fedapp.training.algorithm import Batch, ClientContext

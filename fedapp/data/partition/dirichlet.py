@@ -16,12 +16,12 @@ from fedapp.data.partition.partitioning import (
     BY,
     PURPOSE,
     Partitioning,
-    by_label,
     by_owner,
     index_sets,
     labels_of,
     log_normal_shares,
     require_labels,
+    split_test_by_label,
 )
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
@@ -105,9 +105,7 @@ class Dirichlet(Partitioning):
         self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
         """Return the test examples, each label divided as the training examples with it are."""
-        if len(test) < partition.num_clients:
-            return None
-        return by_label(labels_of(test), labels_of(train), partition)
+        return split_test_by_label(test, train, partition)
 
     def _require_examples(self, n: int, num_clients: int) -> None:
         """Raise ConfigError unless n examples suffice for ``min_size`` for each client."""

@@ -13,11 +13,11 @@ from fedapp.data.partition.partitioning import (
     BY,
     PURPOSE,
     Partitioning,
-    by_label,
     index_sets,
     labels_of,
     require_examples,
     require_labels,
+    split_test_by_label,
 )
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
@@ -60,9 +60,7 @@ class LabelQuantity(Partitioning):
         self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
         """Return the test examples of each client's own labels, divided evenly."""
-        if len(test) < partition.num_clients:
-            return None
-        return by_label(labels_of(test), labels_of(train), partition)
+        return split_test_by_label(test, train, partition)
 
     def _sets(self, labels: NDArray[Any], num_clients: int, seed: int) -> list[NDArray[np.int64]]:
         from flwr_datasets.partitioner import PathologicalPartitioner

@@ -146,6 +146,12 @@ def by_label(labels: NDArray[Any], train_labels: NDArray[Any], partition: Partit
     return by_owner(owner, partition.num_clients)
 
 
+def split_test_by_label(test: Examples, train: Examples, partition: Partition) -> Partition | None:
+    """Return ``by_label`` of the test examples, or None where they are fewer than the clients."""
+    enough = len(test) >= partition.num_clients
+    return by_label(labels_of(test), labels_of(train), partition) if enough else None
+
+
 def by_sizes(sizes: NDArray[np.int64], seed: int) -> Partition:
     """Return an IID partition with client sizes [K]: slices of a seeded permutation."""
     order = generator(seed, PURPOSE).permutation(int(sizes.sum()))

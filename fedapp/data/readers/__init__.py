@@ -10,11 +10,9 @@ from pathlib import Path
 from fedapp.config.components import family_of, is_component
 from fedapp.config.data import CIFAR, CLASS_FOLDERS, IDX, DataConfig
 from fedapp.config.group import Case
-from fedapp.data.readers.source import CSV_FORMAT, Source, Split, visible_paths
+from fedapp.data.readers.source import CSV_FORMAT, Source, visible_paths
 from fedapp.errors import ConfigError, DataError
 from fedapp.files import as_path
-
-__all__ = ["Source", "Split", "content_key", "local_folder", "read_source", "require_outside"]
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 

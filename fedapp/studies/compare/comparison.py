@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedapp.analysis.curves import rounds_to_target
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.formatting import number, percent

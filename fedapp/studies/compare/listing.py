@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import CheckpointError
 from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
 from fedapp.studies.compare.comparison import METRICS, metric_curve

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedapp.config.read import option_fields
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import CheckpointError
 from fedapp.files import natural_order
 from fedapp.runs.formatting import setting

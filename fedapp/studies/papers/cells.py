@@ -10,7 +10,7 @@ from typing import Any
 
 from fedapp.config.components import family_of
 from fedapp.config.read import without_unused_parameters
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.claims import Claim, Claims

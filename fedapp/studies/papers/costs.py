@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from fedapp.config.federation import participants
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig, Scalar, participants
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import Scalar
 from fedapp.data.dataset import Examples, Task
 from fedapp.errors import ConfigError
 from fedapp.machine import keep_memory

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.studies.papers.catalogue import Experiment
 from fedapp.studies.papers.cells import (
     EXPERIMENT_SEPARATOR,

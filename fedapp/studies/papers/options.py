@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import as_path
 from fedapp.studies.papers.catalogue import Experiment

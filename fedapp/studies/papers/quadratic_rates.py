@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedapp.analysis.rates import Method, accelerated, bound, gradient_descent, heavy_ball
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.data.embedded.quadratic import (
     MATRIX,
     OPTIMUM,

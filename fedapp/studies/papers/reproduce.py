@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import as_folder, as_path
 from fedapp.studies.papers.catalogue import Experiment, choose_at

@@ -20,8 +20,9 @@ from fedapp.analysis.curves import (
     monotone,
     relative_spread,
 )
+from fedapp.config.federation import participants
 from fedapp.config.read import parse_settings, read_config
-from fedapp.config.run_config import Scalar, participants
+from fedapp.config.settings import Scalar
 from fedapp.studies.papers.schema import ScaleName
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Candidate, Cell, SearchResult

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedapp.config.run_config import Scalar, kebab
+from fedapp.config.settings import Scalar, kebab
 from fedapp.studies.sweep.search import RateGrid
 
 ScaleName = Literal["smoke", "cpu", "normalised", "narrow", "full"]

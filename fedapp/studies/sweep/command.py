@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedapp.config.read import callback_settings, parse_settings, read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.data.readers import require_outside
 from fedapp.errors import ConfigError
 from fedapp.files import as_folder, disk_space_needed

@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from fedapp.client_app import app as client_app
 from fedapp.config.read import callback_settings, read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import FedappError, RunBusyError
 from fedapp.federation.callback import Callback, ServerState

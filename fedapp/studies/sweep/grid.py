@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.read import parse_settings, read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically, write_json
 from fedapp.runs.formatting import aligned

@@ -14,9 +14,10 @@ from fedapp.config.components import family_of, is_component
 from fedapp.config.data import READING_FIELDS
 from fedapp.config.read import read_config, without_callbacks
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig, Scalar, kebab
-from fedapp.data import load_dataset
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import Scalar, kebab
 from fedapp.data.embedded.embedded import Embedded
+from fedapp.data.load import load_dataset
 from fedapp.runs.initial_model import weights_digest
 from fedapp.training.algorithm import algorithm_of
 

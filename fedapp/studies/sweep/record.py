@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from fedapp.analysis.curves import rounds_to_target
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.errors import FedappError
 from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.directory import RunDirectory

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from fedapp.config.read import callback_settings, read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.runs.checkpoint import checkpoint_rounds, drop_checkpoints
 from fedapp.runs.directory import RunDirectory, read_stored, write_config
 from fedapp.runs.metrics import cut_metrics, read_metrics

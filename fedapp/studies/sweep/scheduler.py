@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.machine import cores, gpus, sigterm_interrupts
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.lock import is_locked

@@ -20,7 +20,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 

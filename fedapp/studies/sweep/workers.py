@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fedapp.errors import FedappError, one_line
 from fedapp.studies.sweep.identity import Request
@@ -44,16 +45,6 @@ class WorkerEvent:
     accuracy: float | None = None
     done: bool = False
     problem: str = ""
-
-
-class SupportsStop(Protocol):
-    """An event by which runs are stopped after their round."""
-
-    def is_set(self) -> bool:
-        """Return whether to stop."""
-
-    def set(self) -> None:
-        """Stop."""
 
 
 if TYPE_CHECKING:
@@ -184,7 +175,7 @@ def execute(
     named: Sequence[tuple[Request, str]],
     root: Path,
     send: Callable[[WorkerEvent], None],
-    stop: SupportsStop,
+    stop: Event | threading.Event,
     parent: int,
 ) -> None:
     """Execute requests, given with the names of their runs, in the store at ``root``.
@@ -229,7 +220,7 @@ class _ProgressReporter:
     def __init__(
         self,
         send: Callable[[WorkerEvent], None],
-        stop: SupportsStop,
+        stop: Event | threading.Event,
         parent: int,
         request: Request,
     ) -> None:

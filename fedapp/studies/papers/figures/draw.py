@@ -9,8 +9,8 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from fedapp.config.read import read_config
-from fedapp.config.run_config import Scalar
-from fedapp.data import load_dataset, load_partition
+from fedapp.config.settings import Scalar
+from fedapp.data.load import load_dataset, load_partition
 from fedapp.runs.figures import COLORS, GREY, losses_figure, percent_tick, similarity_figure
 from fedapp.runs.partition_figure import draw_comparison
 from fedapp.runs.partition_summary import labels_and_names

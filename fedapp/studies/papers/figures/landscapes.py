@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedapp.analysis.loss_landscape import interpolate
 from fedapp.config.read import read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.data.node_data import read_node_data
 from fedapp.runs.figures import COLORS, GREY
 from fedapp.seeds import generator

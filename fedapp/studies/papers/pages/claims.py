@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.runs.formatting import number, percent, rounds, stated_percent
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, cells_of
 from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Measured, measure

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.settings import Scalar
 from fedapp.files import write_atomically
 from fedapp.runs.formatting import duration
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
