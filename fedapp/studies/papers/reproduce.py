@@ -94,8 +94,8 @@ def prepare(names: Sequence[str], options: ReproduceOptions) -> Work:
     _check_overrides(options.overrides)
     experiments = choose_at(list(names), options.scale)
     recorded = _recorded(options.recorded)
-    folders = as_folder(options.runs, "--runs"), as_folder(options.to, "--to")
-    options = replace(options, runs=folders[0], to=folders[1])
+    runs = as_path(options.runs, f"--runs {options.runs}").absolute()
+    options = replace(options, runs=runs, to=as_folder(options.to, "--to"))
     setups = {name: setup_of(experiment, options) for name, experiment in experiments.items()}
     cells = {name: make_cells(experiment, setups[name]) for name, experiment in experiments.items()}
     planned = _planned(cells)
