@@ -33,6 +33,7 @@ from fedapp.federation.evaluation import ClientEvaluation, evaluation_metrics
 from fedapp.federation.faults import Fault
 from fedapp.federation.messages import encode_train_request
 from fedapp.federation.nodes import Nodes
+from fedapp.federation.queries import connections
 from fedapp.federation.round_result import UNCHANGED, RoundRequests, RoundResult, TrainingResult
 from fedapp.federation.shared_evaluation import server_scores
 from fedapp.federation.validation import Expected
@@ -81,7 +82,7 @@ class FederatedStrategy(Strategy):
         self.upload = upload
         self.client_states = client_states
         self.ledger = ledger or Ledger()
-        self._delivery = Delivery()
+        self._delivery = Delivery(repeat_seconds=config.node_timeout, connections=connections)
         nodes.forget_messages = self._delivery.forget
         self._evaluation = ClientEvaluation(config, algorithm, nodes, self._delivery, client_states)
         self._sampler = ClientSampler(

@@ -8,17 +8,20 @@ import pytest
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.run import RunNotRunningException
 
 from fedapp.config.read import read_config
 from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.federation import delivery as module
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.samplers.uniform import Uniform
 from fedapp.server_app import app as server_app
 from tests.in_process import SMALL, client_app, metrics, run
 from tests.sampling import uniform_sample
+from tests.test_exchange import Clock as SleepClock
 
 pytestmark = pytest.mark.usefixtures("server_identity")
 
@@ -79,17 +82,68 @@ def test_nobody_whose_reply_was_fetched_is_busy_when_the_caller_stops():
     assert delivery.busy([1, 2, 3]) == {3}
 
 
-def test_messages_that_a_failing_superlink_does_not_take_are_lost():
-    """As one of which a database is locked: the round goes on, and the nodes are named."""
+LINK = httpx.Request("POST", "http://link")
+LOCKED = httpx.HTTPStatusError("locked", request=LINK, response=httpx.Response(500, request=LINK))
+NOT_STORED = ObjectPushError("object", 1, "session")
 
-    class Failing(SlowGrid):
-        def push_messages(self, messages):
-            answer = httpx.Response(500, request=httpx.Request("POST", "http://link"))
-            answer.raise_for_status()
 
+class FailingGrid(SlowGrid):
+    """Its SuperLink fails to take messages as often as there are errors."""
+
+    def __init__(self, clock, takes, errors):
+        super().__init__(clock, takes)
+        self.errors, self.tries = iter(errors), []
+
+    def push_messages(self, messages):
+        self.tries.append(messages)
+        for error in self.errors:
+            raise error
+        return super().push_messages(messages)
+
+
+@pytest.fixture
+def sleeping(monkeypatch):
+    """Return a clock whose time passes while a delivery sleeps."""
+    clock = SleepClock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("error", [LOCKED, NOT_STORED])
+def test_queries_that_a_failing_superlink_does_not_take_are_lost(error):
+    """They are sent again at the next look for nodes."""
     clock = Clock()
-    found = dict(Delivery(clock).exchange(Failing(clock, {}), ask(1, 2), 5))
+    found = dict(Delivery(clock).exchange(FailingGrid(clock, {}, [error]), ask(1, 2), 5))
     assert {index: fault.kind for index, fault in found.items()} == {0: "lost", 1: "lost"}
+
+
+def test_messages_are_sent_again_while_the_superlink_fails(sleeping):
+    """As its database is locked, which an object that it does not store may be all that tells."""
+    grid = FailingGrid(sleeping, {1: 0, 2: 0}, [LOCKED, NOT_STORED, LOCKED])
+    messages = ask(1, 2)
+    replies = Delivery(sleeping.monotonic, repeat_seconds=60).exchange(grid, messages, 50)
+    assert [index for index, reply in replies if isinstance(reply, Message)] == [0, 1]
+    assert sleeping.sleeps == [1, 2, 4]
+    assert grid.tries == [messages] * 4
+
+
+def test_messages_that_expire_while_the_superlink_fails_are_made_anew(sleeping):
+    """And their deadline counts from then on."""
+    grid = FailingGrid(sleeping, {1: 4}, [LOCKED] * 3)
+    (message,) = ask(1)
+    replies = Delivery(sleeping.monotonic, repeat_seconds=60).exchange(grid, [message], 5)
+    assert [index for index, reply in replies if isinstance(reply, Message)] == [0]
+    last = grid.tries[-1][0]
+    assert last is not message
+    assert (last.content, last.metadata.dst_node_id, last.metadata.ttl) == (message.content, 1, 5)
+
+
+def test_a_superlink_that_goes_on_failing_ends_the_run_after_the_node_timeout(sleeping):
+    grid = FailingGrid(sleeping, {}, itertools.repeat(LOCKED))
+    with pytest.raises(RunError, match=r"1 messages for node-timeout = 60 s.*locked.*resume"):
+        list(Delivery(sleeping.monotonic, repeat_seconds=60).exchange(grid, ask(1), 3600))
+    assert sleeping.now == 160
+    assert max(sleeping.sleeps) == 29
 
 
 def test_replies_that_are_there_together_come_in_the_order_of_their_messages():
@@ -296,6 +350,18 @@ def own_run(folder, grid, nodes=3, **settings):
     context = Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values)
     server_app(grid(client_app, values, configs), context)
     return metrics(folder)[1:]
+
+
+def test_a_round_that_the_superlink_does_not_take_does_not_count(tmp_path):
+    class RefusingGrid(InlineGrid):
+        def push_messages(self, messages):
+            if is_train(messages[0]) and messages[0].metadata.group_id == "2":
+                raise LOCKED
+            return super().push_messages(messages)
+
+    with pytest.raises(RunError, match="could not take 2 messages"):
+        run(tmp_path / "run", grid=RefusingGrid, num_server_rounds=9, node_timeout=0.1)
+    assert [record["round"] for record in metrics(tmp_path / "run")] == [0, 1]
 
 
 def test_a_silent_node_costs_one_deadline_and_is_then_left_alone_as_busy(tmp_path):

@@ -113,6 +113,15 @@ def test_many_replies_in_part_hold_up_no_other(federation, monkeypatch):
     assert {found[index].kind for index in range(3)} == {"lost"}
 
 
+def test_no_more_replies_are_fetched_than_one_batch_before_they_are_handed_on(
+    federation, monkeypatch
+):
+    monkeypatch.setattr(module, "MAX_FETCHES", 2)
+    delivery, grid, _ = federation()
+    replies = delivery.exchange(grid, ask(*range(1, 8)), DEADLINE)
+    assert [len(grid.taken) for _ in replies] == [2, 2, 4, 4, 6, 6, 7]
+
+
 def test_with_over_selection_a_slow_upload_is_not_waited_for(federation):
     delivery, grid, clock = federation(1)
     replies = delivery.exchange(grid, ask(1, 2), DEADLINE)
@@ -193,6 +202,60 @@ def test_the_last_look_is_at_the_deadline():
     assert grid.looks == [["m1"]] * 6
 
 
+def test_a_look_goes_on_where_the_last_one_found_replies(monkeypatch):
+    monkeypatch.setattr(module, "MAX_FETCHES", 1)
+    clock = Clock()
+    delivery, grid = Delivery(clock), Travelling(clock, {3: 0, 4: 0})
+    assert [index for index, _ in delivery.exchange(grid, ask(1, 2, 3, 4), 6)] == [2, 3]
+    assert grid.looks[:6] == [["m1"], ["m2"], ["m3"], ["m4"], ["m1"], ["m2"]]
+
+
+def test_late_replies_are_dropped_batch_by_batch_but_all_of_them(monkeypatch):
+    monkeypatch.setattr(module, "MAX_FETCHES", 1)
+    clock = Clock()
+    delivery, grid = Delivery(clock), Travelling(clock, {1: 0, 2: 9, 3: 9, 4: 9})
+    replies = delivery.exchange(grid, ask(1, 2, 3, 4), 50)
+    assert next(replies)[0] == 0
+    replies.close()
+    clock.now = 9
+    delivery.begin_round(grid)
+    assert (delivery.late, delivery.busy([1, 2, 3, 4])) == (3, set())
+
+
+class Restarts:
+    """Connections of nodes 1 to 3, of which 1 and 2 have connected anew when they are looked at again."""
+
+    def __init__(self, then=lambda: None):
+        self.looks, self.then = 0, then
+
+    def __call__(self, grid):
+        self.looks += 1
+        if self.looks > 1:
+            self.then()
+        return {1: self.looks, 2: self.looks, 3: 1}
+
+
+def test_a_node_that_is_restarted_is_waited_for_no_longer_unless_it_left_its_reply(federation):
+    """Flower does not give its new process the message that the last one had taken."""
+    _, _, clock = federation()
+    grid = Travelling(clock, {3: 50})
+    restarts = Restarts(lambda: grid.takes.update({2: 0}))
+    replies = Delivery(clock.monotonic, connections=restarts).exchange(grid, ask(1, 2, 3), 90)
+    assert next(replies) == (0, ("lost", "its node was restarted, or had lost its connection"))
+    index, reply = next(replies)
+    assert (index, isinstance(reply, Message)) == (1, True)
+    assert clock.now < 100 + 20
+    assert [index for index, _ in replies] == [2]
+    assert restarts.looks < 10
+
+
+def test_a_reply_of_which_a_part_has_come_is_waited_for_though_its_node_was_restarted(federation):
+    _, grid, clock = federation(1)
+    restarts = Restarts(grid.finalize)
+    replies = Delivery(clock.monotonic, connections=restarts).exchange(grid, ask(1), 90)
+    assert [isinstance(reply, Message) for _, reply in replies] == [True]
+
+
 def test_a_reply_that_flower_cannot_build_takes_no_other_down():
     clock = Clock()
     delivery, grid = Delivery(clock), Travelling(clock, {1: 0, 2: 0}, damaged=[1])
@@ -225,14 +288,8 @@ def test_a_grid_in_the_process_is_asked_for_all_replies_at_once_in_this_thread(f
 # ---------------------------------------------------------------------- what Flower says
 
 
-def error(code, reason):
-    (message,) = ask(1)
-    message.metadata.__dict__["_message_id"] = "m1"
-    return Message(Error(code, reason), reply_to=message)
-
-
 def fault(message):
-    """Return what a round with a deadline of 40 s says of client 7, for which this is the reply."""
+    """Return what a round says of client 7, for which this is the reply."""
     order = TrainRequest(RoundPlan(), (7,))
     expected = Expected({}, {7: 10})
     return collect_replies([order], [(0, message)], expected, 1, 40.0).faults[7]
@@ -244,17 +301,31 @@ LATE = [
 ]
 
 
+class UnavailableGrid(SlowGrid):
+    """Its replies are Flower's error for one that it does not have."""
+
+    error: Error
+
+    def pull_messages(self, keys):
+        sent = {key: message for key, (_, message) in self.waiting.items()}
+        keys = [reply.metadata.reply_to_message_id for reply in super().pull_messages(keys)]
+        return [Message(self.error, reply_to=sent[key]) for key in keys]
+
+
 @pytest.mark.parametrize(("code", "reason"), LATE)
-def test_a_late_reply_is_said_to_be_late_and_nothing_else(code, reason, caplog):
-    said = "no reply within round-deadline = 40 s"
-    assert fault(error(code, reason)) == ("late", said)
-    replies = [(0, error(code, reason))]
-    assert (
-        collect_scores([(1, [7])], replies, 40.0, has_accuracy=True, node_name="device-{}".format)
-        == {}
-    )
-    assert said in caplog.text
-    assert reason not in caplog.text
+def test_a_reply_that_is_not_there_is_late_after_the_deadline_and_has_flowers_reason_before(
+    code, reason, caplog
+):
+    clock = Clock()
+    delivery, grid = Delivery(clock), UnavailableGrid(clock, {1: 0, 2: 4})
+    grid.error = Error(code, reason)
+    found = dict(delivery.exchange(grid, ask(1, 2), 4))
+    assert fault(found[0]) == ("late", reason)
+    assert fault(found[1]) == ("late", "no reply within round-deadline = 4 s")
+    cohorts, replies = [(1, [7]), (2, [8])], found.items()
+    collect_scores(cohorts, replies, 4.0, has_accuracy=True, node_name="device-{}".format)
+    assert f"device-1: clients [7] are left out of this evaluation: {reason}" in caplog.text
+    assert "device-2: clients [8] are left out of this evaluation: no reply within" in caplog.text
 
 
 class SuperLink:

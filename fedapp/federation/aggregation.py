@@ -14,7 +14,7 @@ from torch import Tensor
 from fedapp.analysis.similarity import distances, layer_similarity
 from fedapp.errors import RunError
 from fedapp.federation.callback import RoundMetrics, ServerState
-from fedapp.federation.faults import Fault, ReplyError
+from fedapp.federation.faults import Fault, ReplyError, late
 from fedapp.federation.messages import decode_reply
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
@@ -133,7 +133,7 @@ def collect_replies(
     """
     result = RoundReplies()
     unanswered = dict(enumerate(requests))
-    decoded = _decode_each(replies, expected, wanted, deadline, unanswered, result.faults)
+    decoded = _decode_each(replies, expected, wanted, unanswered, result.faults)
     for reply in in_order(decoded):
         result.aggregate.add(reply)
     remaining = [client for request in unanswered.values() for client in request.clients]
@@ -148,7 +148,6 @@ def _decode_each(
     replies: Iterable[tuple[int, Message | Fault]],
     expected: Expected,
     wanted: int,
-    deadline: float,
     unanswered: dict[int, TrainRequest],
     faults: dict[int, Fault],
 ) -> Iterator[tuple[int, TrainReply | None]]:
@@ -166,20 +165,10 @@ def _decode_each(
             faults |= {client: Fault(*why) for client, why in reply.rejected.items()}
             accepted += len(reply.client_metrics)
         except ReplyError as error:
-            faults |= dict.fromkeys(request.clients, with_deadline(error.fault, deadline))
+            faults |= dict.fromkeys(request.clients, error.fault)
         yield index, reply
         if accepted >= wanted:
             return
-
-
-def late(deadline: float) -> Fault:
-    """Return the fault of a client without a reply."""
-    return Fault("late", f"no reply within round-deadline = {deadline:g} s")
-
-
-def with_deadline(fault: Fault, deadline: float) -> Fault:
-    """Return the fault; that of a late reply names the deadline instead of Flower's possible causes."""
-    return late(deadline) if fault.kind == "late" else fault
 
 
 def log_faults(faults: Mapping[int, Fault], on_failure: str) -> None:

@@ -26,10 +26,11 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.run import RunNotRunningException
 
-from fedapp.errors import one_line
-from fedapp.federation.faults import PARTIAL_REPLY, Fault
+from fedapp.errors import RunError, one_line
+from fedapp.federation.faults import PARTIAL_REPLY, Fault, is_late, late
 
 DEPLOYMENT_GRID = "HttpGrid"
 """Class name of Flower's grid of a deployment, whose import would import a web server."""
@@ -38,10 +39,23 @@ MAX_POLL_SECONDS = 0.5
 """Longest pause between two polls: a slow device costs two requests a second."""
 
 MAX_FETCHES = 16
-"""Number of replies of a deployment that are fetched at the same time."""
+"""Number of replies of a deployment that are asked for together, and handed on before more are."""
 
 FETCH_SECONDS = 0.5
-"""Wait for a batch of fetches; those that take longer go on in their threads."""
+"""Wait for a batch of fetches; those that take longer go on in their threads, beside further batches."""
+
+FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0
+"""Pause in seconds before messages are sent again to a SuperLink that fails, and its longest."""
+
+RESTART_SECONDS = 10.0
+"""Pause between two looks for nodes that have connected anew while their replies are waited for."""
+
+RESTARTED = Fault("lost", "its node was restarted, or had lost its connection")
+
+SUPERLINK_FAILS = (
+    "The SuperLink could not take {} messages for node-timeout = {:g} s. Its last answer: {}. See its "
+    "log, and the disk with its database; then resume the run: `fedapp status` prints the command."
+)
 
 REPEATABLE = ("/get-nodes", "/pull-object", "/confirm-message-received")
 """How the addresses end that may be asked twice, and are asked every round or for each reply."""
@@ -71,13 +85,16 @@ class PendingMessage:
     """A message without an answer yet; it ``expires`` at that time of ``time.monotonic``.
 
     ``future`` is the running fetch of a deployment's reply, if any. No second fetch can get the same
-    reply, so it is kept until the reply is taken or no longer needed.
+    reply, so it is kept until the reply is taken or no longer needed. ``batch`` is the number of the last
+    batch in which it was fetched, and ``connection`` the node's as the message was sent, if known.
     """
 
     node: int
     expires: float
     seconds: float
+    connection: object = None
     future: Future[Fetched] | None = None
+    batch: int = 0
 
 
 def grace_period(seconds: float) -> float:
@@ -122,15 +139,27 @@ class Delivery:
 
     ``late`` counts the dropped replies to messages of earlier exchanges. ``transfer`` is the time spent
     sending messages and fetching replies since ``begin_round``, for a deployment's grid only: others may
-    train while a reply is fetched.
+    train while a reply is fetched. Messages are sent again for ``repeat_seconds`` to a SuperLink that
+    fails. ``connections`` returns those of a deployment's nodes, so that a node that connects anew is not
+    waited for: Flower gives a message out once.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        repeat_seconds: float = 0.0,
+        connections: Callable[[Grid], Mapping[int, object]] = lambda grid: {},
+    ) -> None:
         self.late = 0
         self.transfer = 0.0
         self._clock = clock
+        self._repeat_seconds = repeat_seconds
+        self._connections = connections
         self._pending: dict[str, PendingMessage] = {}
         self._one_by_one = False
+        self._sent = 0.0
+        self._next_look = 0.0
+        self._batches = 0
 
     def begin_round(self, grid: Grid) -> None:
         """Reset the counters, and drop the replies that came too late for the previous round."""
@@ -139,13 +168,18 @@ class Delivery:
 
     def drop_late(self, grid: Grid) -> None:
         """Count and drop replies to earlier exchanges; their nodes are no longer busy."""
-        for _, reply in self.collect_late(grid):
+        for _, reply in self._late_replies(grid):
             self.late += isinstance(reply, Message) and not reply.has_error()
 
     def collect_late(self, grid: Grid) -> list[tuple[int, Message | Fault]]:
         """Return (node, reply) for the replies to earlier exchanges that have arrived."""
-        replies = self._pull(grid, list(self.unexpired()))
-        return [(self._pending.pop(key).node, reply) for key, reply in replies]
+        return list(self._late_replies(grid))
+
+    def _late_replies(self, grid: Grid) -> Iterator[tuple[int, Message | Fault]]:
+        while replies := self._pull(grid, list(self.unexpired())):
+            yield from [(self._pending.pop(key).node, reply) for key, reply in replies]
+            if not is_deployment(grid):
+                return
 
     def unexpired(self, max_age: float = math.inf) -> dict[str, int]:
         """Return the nodes of the messages whose replies may still come, by id.
@@ -196,10 +230,15 @@ class Delivery:
         ``collect_late``. Without it, a deployment has the ``grace_period`` to finish fetching, after
         which a Fault replaces a reply that has arrived in part; and messages that no node has started on
         are cancelled.
+
+        Raises
+        ------
+        RunError
+            The SuperLink fails to take the messages for as long as ``repeat_seconds``, if not 0.
         """
         limit = seconds if max_wait is None else min(max_wait, seconds)
-        began = self._clock()
         index_of = self.send(grid, messages, seconds)
+        began = self._sent
         for index in set(range(len(messages))) - set(index_of.values()):
             yield index, Fault("lost", "the message to its node was not taken")
         index_of |= sent or {}
@@ -207,7 +246,7 @@ class Delivery:
             while index_of and (spent := self._clock() - began) < limit:
                 if isinstance(grid, SupportsWait):
                     grid.wait_for_replies(list(index_of), limit - spent)
-                replies = self._take(grid, index_of)
+                replies = self._take(grid, index_of) or self._take_restarted(grid, index_of)
                 yield from replies
                 # Without those that the caller has made ``forget``.
                 index_of = {key: i for key, i in index_of.items() if key in self._pending}
@@ -221,43 +260,101 @@ class Delivery:
                     del self._pending[key]
 
     def _take(self, grid: Grid, index_of: dict[str, int]) -> list[tuple[int, Message | Fault]]:
-        """Return (index, reply) of the replies that have arrived, none of which is pending any more.
+        """Return (index, reply) of the replies that have arrived."""
+        return self._answered(index_of, self._pull(grid, list(index_of)))
 
-        The caller may stop at any of them.
+    def _take_restarted(
+        self, grid: Grid, index_of: dict[str, int]
+    ) -> list[tuple[int, Message | Fault]]:
+        """Return (index, Fault) for the nodes that have connected anew, or the replies that they left.
+
+        A reply that has arrived in part is left to its fetch.
         """
-        replies = self._pull(grid, list(index_of))
-        for key, _ in replies:
-            del self._pending[key]
-        return sorted(((index_of.pop(key), each) for key, each in replies), key=itemgetter(0))
+        if not is_deployment(grid) or self._clock() < self._next_look:
+            return []
+        self._next_look = self._clock() + RESTART_SECONDS
+        now, pending = self._connections(grid), {key: self._pending[key] for key in index_of}
+        restarted = [
+            key
+            for key, each in pending.items()
+            if each.connection and now.get(each.node, each.connection) != each.connection
+        ]
+        self._fetch_all(grid, restarted)
+        replies = self._finished_fetches(restarted)
+        replies += [(key, RESTARTED) for key in restarted if pending[key].future is None]
+        return self._answered(index_of, replies)
+
+    def _answered(
+        self, index_of: dict[str, int], replies: Iterable[tuple[str, Message | Fault]]
+    ) -> list[tuple[int, Message | Fault]]:
+        """Return (index, reply) in the order of the messages, none of which is pending any more.
+
+        The caller may stop at any of them. After the deadline, Flower's error for a reply that it does
+        not have is a late reply.
+        """
+        now, answers = self._clock(), []
+        for key, reply in replies:
+            message = self._pending.pop(key)
+            is_over = message.expires <= now and is_late(reply)
+            answers.append((index_of.pop(key), late(message.seconds) if is_over else reply))
+        return sorted(answers, key=itemgetter(0))
 
     def send(self, grid: Grid, messages: Sequence[Message], seconds: float) -> dict[str, int]:
         """Send messages that expire after ``seconds``; return the index of each accepted one by id."""
         began = self._clock()
-        accepted = set(push(grid, messages))
+        messages, ids = self._push(grid, messages, seconds)
         self._add_transfer(grid, began)
-        index_of = {}
+        accepted, index_of = set(ids), {}
+        connections = self._connections(grid) if is_deployment(grid) else {}
+        self._next_look = self._clock() + RESTART_SECONDS
         for index, message in enumerate(messages):
-            key = message.metadata.message_id
+            key, node = message.metadata.message_id, message.metadata.dst_node_id
             if key in accepted:
                 index_of[key] = index
                 self._pending[key] = PendingMessage(
-                    message.metadata.dst_node_id, began + seconds, seconds
+                    node, self._sent + seconds, seconds, connections.get(node)
                 )
         return index_of
 
+    def _push(
+        self, grid: Grid, messages: Sequence[Message], seconds: float
+    ) -> tuple[Sequence[Message], Iterable[str]]:
+        """Return the messages and the ids of those that the grid has taken.
+
+        They are sent again while the SuperLink fails, which may have taken some: they stay the same, so
+        that no node gets two, until they expire. With ``repeat_seconds`` = 0 all of them are lost.
+        """
+        self._sent = began = self._clock()
+        pause = FIRST_PAUSE
+        while isinstance(ids := push(grid, messages), Exception):
+            left = began + self._repeat_seconds - self._clock()
+            if not self._repeat_seconds:
+                return messages, ()
+            if left <= 0:
+                answer = one_line(repr(ids))
+                raise RunError(
+                    SUPERLINK_FAILS.format(len(messages), self._repeat_seconds, answer)
+                ) from ids
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, MAX_PAUSE)
+            if self._clock() >= self._sent + seconds:
+                messages, self._sent = [renewed(each) for each in messages], self._clock()
+        return messages, ids
+
     def _fetch_at_deadline(
-        self, grid: Grid, index_of: Mapping[str, int], seconds: float
+        self, grid: Grid, index_of: dict[str, int], seconds: float
     ) -> Iterator[tuple[int, Message | Fault]]:
         """Yield the replies that arrived in time, then a Fault for each that arrived in part."""
-        end = self._clock() + grace_period(seconds)
-        self._pull(grid, list(index_of))
-        running = {key: future for key in index_of if (future := self._pending[key].future)}
-        wait(running.values(), max(end - self._clock(), 0.0))
-        for key, reply in self._finished_fetches(running):
-            del self._pending[key], running[key]
-            yield index_of[key], reply
+        began = self._clock()
+        end = began + grace_period(seconds)
+        self._fetch_all(grid, list(index_of))
+        running = [future for key in index_of if (future := self._pending[key].future)]
+        wait(running, max(end - self._clock(), 0.0))
+        if replies := self._finished_fetches(index_of):
+            self._add_transfer(grid, began)
+        yield from self._answered(index_of, replies)
         partial = Fault("lost", f"{PARTIAL_REPLY} within round-deadline = {seconds:g} s")
-        yield from ((index_of[key], partial) for key in running if self._pending[key].future)
+        yield from ((i, partial) for key, i in index_of.items() if self._pending[key].future)
 
     def _pull(self, grid: Grid, keys: Sequence[str]) -> list[tuple[str, Message | Fault]]:
         """Fetch the replies that have arrived; only a call that returns some counts as transfer."""
@@ -284,14 +381,32 @@ class Delivery:
     def _fetch_in_threads(
         self, grid: Grid, keys: Sequence[str]
     ) -> list[tuple[str, Message | Fault]]:
-        """Fetch each in a thread, so that a reply whose parts are still missing blocks no other."""
-        idle = [key for key in keys if self._pending[key].future is None]
+        """Fetch until a batch brings replies, so that no more than these are held at a time."""
+        for _ in self._fetch_batches(grid, keys):
+            if replies := self._finished_fetches(keys):
+                return replies
+        return self._finished_fetches(keys)
+
+    def _fetch_all(self, grid: Grid, keys: Sequence[str]) -> None:
+        for _ in self._fetch_batches(grid, keys):
+            pass
+
+    def _fetch_batches(self, grid: Grid, keys: Sequence[str]) -> Iterator[None]:
+        """Fetch each in a thread, so that a reply whose parts are still missing blocks no other.
+
+        Yields after each batch; the first ones are those whose last batch was the longest ago.
+        """
+        idle = sorted(
+            (key for key in keys if self._pending[key].future is None),
+            key=lambda key: self._pending[key].batch,
+        )
         for first in range(0, len(idle), MAX_FETCHES):
             started = {key: fetch_in_thread(grid, key) for key in idle[first : first + MAX_FETCHES]}
+            self._batches += 1
             for key, future in started.items():
-                self._pending[key].future = future
+                self._pending[key].future, self._pending[key].batch = future, self._batches
             wait(started.values(), FETCH_SECONDS)
-        return self._finished_fetches(keys)
+            yield
 
     def _finished_fetches(self, keys: Iterable[str]) -> list[tuple[str, Message | Fault]]:
         """Return the replies of the fetches that have finished."""
@@ -310,15 +425,28 @@ class Delivery:
             self.transfer += self._clock() - began
 
 
-def push(grid: Grid, messages: Sequence[Message]) -> Iterable[str]:
-    """Return the ids of the messages that the grid has taken: none if its SuperLink fails."""
+def push(
+    grid: Grid, messages: Sequence[Message]
+) -> Iterable[str] | httpx.HTTPStatusError | ObjectPushError:
+    """Return the ids of the messages that the grid has taken, or the error of a SuperLink that fails.
+
+    One that cannot write to its database answers so, or that an object of a message is not stored.
+    """
     try:
         return grid.push_messages(messages)
-    except httpx.HTTPStatusError as error:
-        if not error.response.is_server_error:
+    except (httpx.HTTPStatusError, ObjectPushError) as error:
+        if isinstance(error, httpx.HTTPStatusError) and not error.response.is_server_error:
             raise
         log(WARNING, "The SuperLink failed to take %d messages: %r", len(messages), error)
-        return ()
+        return error
+
+
+def renewed(message: Message) -> Message:
+    """Return a message with the same content, which lives as long from now on."""
+    its = message.metadata
+    return Message(
+        message.content, its.dst_node_id, its.message_type, ttl=its.ttl, group_id=its.group_id
+    )
 
 
 def fetch(grid: Grid, keys: Sequence[str]) -> Fetched:

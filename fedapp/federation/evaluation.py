@@ -13,12 +13,11 @@ from flwr.serverapp import Grid
 
 from fedapp.config.run_config import RunConfig
 from fedapp.errors import one_line
-from fedapp.federation.aggregation import late, with_deadline
 from fedapp.federation.arrays import size_of, to_arrays
 from fedapp.federation.callback import RoundMetrics, ServerState
 from fedapp.federation.client_sampler import assign
 from fedapp.federation.delivery import Delivery, messages_to
-from fedapp.federation.faults import Fault, ReplyError
+from fedapp.federation.faults import Fault, ReplyError, late
 from fedapp.federation.messages import EvaluateRequest, decode_scores, encode_evaluate_request
 from fedapp.federation.nodes import Cohort, Nodes
 from fedapp.training.algorithm import Algorithm
@@ -138,8 +137,7 @@ def collect_scores(
                 affected = [client for client, why in reasons.items() if why == reason]
                 log(WARNING, NOT_EVALUATED, node_name(node), one_line(affected), reason)
         except ReplyError as error:
-            reason = with_deadline(error.fault, deadline).reason
-            log(WARNING, NOT_EVALUATED, node_name(node), one_line(clients), reason)
+            log(WARNING, NOT_EVALUATED, node_name(node), one_line(clients), error.fault.reason)
     for node, clients in unanswered.values():
         log(WARNING, NOT_EVALUATED, node_name(node), one_line(clients), late(deadline).reason)
     return {client: scores[client] for client in sorted(scores)}

@@ -14,8 +14,8 @@ from fedapp.errors import one_line
 KINDS: Mapping[str, str] = {
     "raised": "its node, or the client at its node, raised an exception",
     "crashed": "the process that trained it ended without an answer",
-    "lost": "its node is no longer connected, or its reply came only in part",
-    "late": "no reply within round-deadline",
+    "lost": "its node is no longer connected, was restarted, or its reply came only in part",
+    "late": "no reply within round-deadline, or the SuperLink no longer has it",
     "busy": "its node still works for an earlier round, and was not asked",
     "round": "a reply to another round",
     "malformed": "records that are missing, damaged or impossible, as more steps than a client can take",
@@ -67,16 +67,25 @@ def is_missing(message: Message) -> bool:
     return message.has_error() and FAULT_OF.get(message.error.code) == "late"
 
 
+def is_late(reply: Message | Fault) -> bool:
+    """Return whether the reply is Flower's error for one that it does not have, or no longer."""
+    if isinstance(reply, Fault) or not is_missing(reply):
+        return False
+    return not (reply.error.reason or "").startswith(UPLOAD_BROKE_OFF)
+
+
+def late(deadline: float) -> Fault:
+    """Return the fault of a client without a reply."""
+    return Fault("late", f"no reply within round-deadline = {deadline:g} s")
+
+
 def content_of(reply: Message | Fault) -> RecordDict:
     """Return a reply's content, or raise ReplyError for a fault or an error message."""
     if isinstance(reply, Fault):
         raise ReplyError(*reply)
     if reply.has_error():
-        kind, reason = (
-            FAULT_OF.get(reply.error.code, "raised"),
-            one_line(reply.error.reason or ""),
-        )
-        if kind == "late" and reason.startswith(UPLOAD_BROKE_OFF):
+        if is_missing(reply) and not is_late(reply):
             raise ReplyError("lost", f"{PARTIAL_REPLY}, and its upload broke off")
-        raise ReplyError(kind, f"the node failed: {reason}")
+        kind, reason = FAULT_OF.get(reply.error.code, "raised"), reply.error.reason or ""
+        raise ReplyError(kind, reason if kind == "late" else f"the node failed: {one_line(reason)}")
     return reply.content
