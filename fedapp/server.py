@@ -295,7 +295,7 @@ def _ledger(
                 "num-clients = 0: the bound is for the K = %d clients that are connected now",
                 len(clients),
             )
-        ledger.start()
+        ledger.start(algorithm.name)
     else:
         ledger.resume(state.round)
     ledger.log_guarantee()

@@ -56,6 +56,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"eval-every": -1}, ["eval-every = -1"]),
     ({"pictures": "no"}, ["pictures = 'no': must be true or false. ", "The default is true."]),
     ({"nosuch": False}, ["nosuch = false: there is no such key"]),
+    ({"model": "linear", "linear.x": 3}, ["'linear' has no such parameter. `fedapp keys`"]),
     ({"sampler": True}, ["sampler = true: must be a text. How"]),
     ({"checkpoint-every": -5}, ["checkpoint-every = -5"]),
     ({"min-nodes": 0}, ["min-nodes = 0"]),

@@ -609,9 +609,17 @@ def test_large_noise_on_the_count_leaves_a_finite_bound(run: Run) -> None:
     assert all(0 < clip < float("inf") for clip in clips)
 
 
-@pytest.mark.parametrize("name", ["dp-fedavg", "local-dp"])
-def test_max_epsilon_below_one_round_is_refused_before_training(run: Run, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"max-epsilon = 0\.1: one round alone costs epsilon = "):
+@pytest.mark.parametrize(
+    ("name", "charge", "mend"),
+    [("dp-fedavg", "round", ", or lower fraction-train"), ("local-dp", "request", "")],
+)
+def test_max_epsilon_below_one_charge_is_refused_before_training(
+    run: Run, name: str, charge: str, mend: str
+) -> None:
+    said = (
+        f"{name}\\.max-epsilon = 0\\.1: one {charge} alone .* Raise it or {name}\\.noise{mend}\\.$"
+    )
+    with pytest.raises(ConfigError, match=said):
         run(algorithm=name, **UNIFORM, **{f"{name}.max-epsilon": 0.1})
 
 
@@ -685,7 +693,7 @@ def test_the_charge_is_on_disk_before_an_order_leaves(
 def test_a_charge_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is on the disk, and not only on its way, when the requests are sent."""
     ledger = PrivacyLedger(tmp_path, Privacy(1.0, 0.5, CLIENT, 1e-3, 0.0, repeatable=False), 6)
-    ledger.start()
+    ledger.start("dp-fedavg")
     safe: dict[int, int] = {}
 
     def synced(number: int) -> None:
@@ -807,7 +815,7 @@ def test_a_round_is_allowed_if_its_own_clients_can_pay(tmp_path: Path) -> None:
     bound = epsilon(0.5, 1.0, 1, 1e-3)
     privacy = Privacy(0.5, 1.0, CLIENT, 1e-3, bound, repeatable=True, by_client=True)
     ledger = PrivacyLedger(tmp_path, privacy, 6)
-    ledger.start()
+    ledger.start("dp-fedavg")
     ledger.charge(1, [0, 1])
     assert ledger.allows(lambda: [2, 3])
     assert not ledger.allows(lambda: [1, 2])

@@ -52,7 +52,7 @@ class DataConfig(ConfigGroup):
         description="Input columns of a table, with commas. Empty: all, if none holds images or text.",
     )
     categorical_keys: Annotated[str, UnusedIf(EMBEDDED, IDX, CIFAR, CLASS_FOLDERS, NO_TABLE)] = (
-        Field("", description="Input columns of numbers that are categories, with commas.")
+        Field("", description="Input columns of numbers or texts that are categories, with commas.")
     )
     missing: Annotated[
         Literal["refuse", "mean"], UnusedIf(EMBEDDED, IDX, CIFAR, CLASS_FOLDERS, NO_TABLE)

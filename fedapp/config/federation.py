@@ -41,7 +41,11 @@ class FederationConfig(ConfigGroup):
         description="How a round's clients are sampled. auto: the algorithm's own.",
     )
     min_nodes: int = Field(1, ge=1, description="Nodes to wait for before the first round.")
-    node_timeout: float = Field(300.0, gt=0, description="Longest wait for min-nodes, in seconds.")
+    node_timeout: float = Field(
+        300.0,
+        gt=0,
+        description="Longest wait, in seconds, for min-nodes, and for a SuperLink that fails.",
+    )
     round_deadline: float = Field(
         3600.0, gt=0, description="Longest wait for a round's replies, in seconds."
     )

@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -79,7 +79,8 @@ def _read(values: Mapping[str, Any]) -> RunConfig:
     allowed = (*keys_of(RunConfig), *fields)
     # Which parameters a component has that cannot be imported is not known.
     named = {k: v for k, v in values.items() if "." not in k or not own.problems}
-    problems = [*_unknown_keys(named, allowed), *_not_scalar(options, fields)]
+    names = {*own.chosen, *(name for family in FAMILIES for name in family.components())}
+    problems = [*_unknown_keys(named, allowed, names), *_not_scalar(options, fields)]
     options = {key: value for key, value in options.items() if isinstance(value, Scalar)}
     config = None
     try:
@@ -180,13 +181,18 @@ def field_of(key: str) -> FieldInfo:
     return options[key] if key in options else RunConfig.model_fields[snake(key)]
 
 
-def _unknown_keys(values: Mapping[str, Any], allowed: Sequence[str]) -> Iterator[str]:
+def _unknown_keys(
+    values: Mapping[str, Any], allowed: Sequence[str], names: Collection[str]
+) -> Iterator[str]:
+    """Yield an error for each key that is not allowed; ``names`` are those of known components."""
     for key, value in values.items():
         if key not in allowed:
             name, dot, _ = key.partition(".")
             similar = _similar(key, allowed, values)
             hint = f"Did you mean {similar!r}? " if similar else ""
-            if dot and not similar:
+            if dot and not similar and name in names:
+                hint = f"{name!r} has no such parameter. "
+            elif dot and not similar:
                 hint = f"Choose a component called {name!r} that has it, as in algorithm='./{name}.py'. "
             yield (
                 f"{key} = {shown(value)}: there is no such key. {hint}`fedapp keys` lists them all."

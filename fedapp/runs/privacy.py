@@ -54,8 +54,8 @@ class PrivacyLedger(Ledger):
         self.rounds = 0
         self._requests: Counter[int] = Counter()
 
-    def start(self) -> None:
-        """Start the ledger of a new run.
+    def start(self, algorithm: str) -> None:
+        """Start the ledger of a new run of an algorithm.
 
         Raises
         ------
@@ -64,10 +64,12 @@ class PrivacyLedger(Ledger):
         """
         one, most = self.privacy.after(1, self.num_clients), self.privacy.max_epsilon
         if most and one > most:
+            by_client = self.privacy.by_client
+            charge, lower = ("request", "") if by_client else ("round", ", or lower fraction-train")
             raise ConfigError(
-                f"max-epsilon = {most:g}: one round alone costs epsilon = {one:.4g} at delta = "
-                f"{self.privacy.delta_of(self.num_clients):.3g}. Raise max-epsilon or noise, or lower "
-                "fraction-train."
+                f"{algorithm}.max-epsilon = {most:g}: one {charge} alone costs epsilon = {one:.4g} at "
+                f"delta = {self.privacy.delta_of(self.num_clients):.3g}. Raise it or {algorithm}.noise"
+                f"{lower}."
             )
         write_atomically(self.path, b"")
 
