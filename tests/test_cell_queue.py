@@ -19,7 +19,7 @@ from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import prepare
 from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.scheduler import SchedulerOptions
-from fedapp.studies.sweep.search import Cell, search
+from fedapp.studies.sweep.search import Cell, RateGrid, replay, search
 from fedapp.studies.sweep.table import read_records, update_table
 from tests.paper_results import EXPERIMENTS
 from tests.test_reproduce import record_of, recorded_runs
@@ -121,6 +121,40 @@ def test_the_cost_of_a_cell_is_that_of_the_seeds_that_are_left(
         work.store.known[request.run] = record_of(request, 1.0)
     assert left == pytest.approx([1500, 500, 250])
     assert not waiting_cells(work)
+
+
+def test_the_cost_of_a_search_is_without_the_rounds_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 rounds of 10 s: 12 are recorded, 3 have a checkpoint; and at least the next runs' rounds.
+
+    The middle rate reaches the target in round 12, so the two trials are of ceil(1.5 * 12 / 4) = 5.
+    """
+    cost = Cost(3, 80, 800.0, 200.0)
+    monkeypatch.setattr(
+        cell_queue, "estimated_costs", lambda work: dict.fromkeys(work.chosen, cost)
+    )
+    work = prepare(["seo-fig5"], options(tmp_path))
+    own = {"rounds": 30, "target": 0.5, "rates": RateGrid(start=0.1), "measure": "rounds"}
+    cell = replace(work.planned[CELLS[0]], **own)
+    work = replace(work, planned={CELLS[0]: cell}, chosen=CELLS[:1])
+
+    def seconds_left() -> float:
+        return waiting_cells(work)[0].seconds
+
+    assert seconds_left() == pytest.approx(800)
+    [middle] = replay(search(cell), work.store.find).missing
+    reached = record_of(middle, 1.0, 12).model_copy(update={"accuracy": [0.1] * 12 + [0.6]})
+    work.store.known[middle.run] = reached
+    trials = replay(search(cell), work.store.find).missing
+    assert [each.rounds for each in trials] == [5, 5]
+    assert seconds_left() == pytest.approx(680)
+    checkpoints = work.store.folder(trials[0].run) / "checkpoints"
+    checkpoints.mkdir(parents=True)
+    (checkpoints / "round-000003.json").touch()
+    assert seconds_left() == pytest.approx(650)
+    cost = replace(cost, rounds=10, seconds=100.0)
+    assert seconds_left() == pytest.approx(10 * (5 + 5 - 3))
 
 
 @pytest.mark.usefixtures("fewer_clients_cost_more")

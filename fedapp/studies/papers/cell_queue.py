@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 
+from fedapp.runs.checkpoint import checkpoint_rounds
+from fedapp.runs.directory import RunDirectory
 from fedapp.runs.formatting import duration
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
+from fedapp.studies.papers.costs import Cost
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import (
     Work,
@@ -21,8 +25,8 @@ from fedapp.studies.papers.reproduce import (
     write_records,
 )
 from fedapp.studies.sweep.identity import RECORD_UPDATES
-from fedapp.studies.sweep.plans import failure, retry_failures, run_plans
-from fedapp.studies.sweep.search import Cell
+from fedapp.studies.sweep.plans import failure, records_of, retry_failures, run_plans
+from fedapp.studies.sweep.search import Cell, replay, search
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,21 @@ def waiting_cells(work: Work) -> list[Waiting]:
         if cell in seen or done == len(cell.seeds):
             continue
         seen.append(cell)
-        left = (len(cell.seeds) - done) * cost.seed_seconds if done else cost.seconds
+        seeds_left = (len(cell.seeds) - done) * cost.seed_seconds
+        left = seeds_left if done else _search_seconds(cell, cost, work)
         cells.append((done > 0, Waiting(name, left)))
     return [each for _, each in sorted(cells, key=lambda pair: (pair[0], pair[1].seconds))]
+
+
+def _search_seconds(cell: Cell, cost: Cost, work: Work) -> float:
+    """Return the seconds left of a search: without its rounds so far, and at least the next runs'."""
+    next_runs, store = replay(search(cell), work.store.find).missing, work.store
+    reached = {run.run: run.last_round for _, run in records_of({"": partial(search, cell)}, store)}
+    for each in next_runs:
+        rounds = checkpoint_rounds(RunDirectory(store.folder(each.run)).checkpoints)
+        reached[each.run] = max([reached.get(each.run, 0), *rounds])
+    least = sum(max(each.rounds - reached[each.run], 0) for each in next_runs)
+    return max(cost.rounds - sum(reached.values()), least) * cost.seconds / cost.rounds
 
 
 def seeds_done(work: Work, name: str) -> int:
@@ -143,5 +159,5 @@ def show_queue(names: Sequence[str], options: ReproduceOptions, console: Console
         so_far += each.seconds
         times = duration(each.seconds / jobs), duration(so_far / jobs)
         table.add_row(str(place), each.name, *times)
-    table.caption = summary(cells, jobs)
     console.print(table)
+    console.out(summary(cells, jobs), highlight=False)
