@@ -10,7 +10,8 @@ from fedapp.analysis.curves import rounds_to_target
 from fedapp.studies.papers.cells import line_name
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure, points
-from fedapp.studies.papers.pages.figure_tables import comparison_section
+from fedapp.studies.papers.labels import RunLabels
+from fedapp.studies.papers.pages.figure_tables import comparison_section, lines_section
 from fedapp.studies.papers.pages.index import summary, totals
 from fedapp.studies.papers.pages.markdown import span, table, wrapped
 from fedapp.studies.papers.pages.page import page
@@ -397,7 +398,9 @@ def test_a_cell_without_a_published_number_is_compared_with_the_baseline() -> No
     assert (
         "1 of 1 cells within 25 % of the published rounds, 0 faster, 0 slower, 3 not run;" in said
     )
-    assert "1 of 2 cells without published rounds need fewer rounds than the row balanced." in said
+    assert (
+        "1 of 2 cells without published rounds need fewer rounds than the row balanced, by" in said
+    )
 
 
 def test_a_page_says_which_cells_are_evaluated_less_often() -> None:
@@ -596,3 +599,26 @@ def test_prose_is_wrapped_and_what_is_not_prose_stays() -> None:
     indented = wrapped(f"1. one\n\n   {prose}z > 1\n")
     assert all(line.startswith("   ") for line in indented.splitlines()[2:])
     assert "> 1" not in wrapped("w" * 118 + " > 1").splitlines()
+
+
+def test_a_run_has_its_published_number_under_every_name() -> None:
+    """The base run of Seo et al. has two under Dirichlet 0.1, and the page of each has its own."""
+
+    def published(name: str, line: str) -> str:
+        results = Results(
+            experiment=name, scale="narrow", command="c", cells={line: cell(run_result())}
+        )
+        rows = lines_section(results, RunLabels.of(EXPERIMENTS[name], results)).splitlines()
+        head, values = (rows[row].strip("|").split("|") for row in (0, 2))
+        return dict(zip(map(str.strip, head), map(str.strip, values), strict=True)).get(
+            "published final", ""
+        )
+
+    assert published("seo-fig2", "K | K = 1") == "68 %"
+    assert published("seo-base", "base | K = 1, B = 500") == "68 %"
+    assert published("seo-fig4", "B | B = 50") == "68.75 %"
+    assert published("seo-fig9", "alpha | α = 0.1") == "55 %"
+    assert published("seo-fig10", "B | B = 50") == "56.16 %"
+    assert published("seo-images", "dirichlet | in [0, 1]") == "55 % or 56.16 %"
+    assert published("seo-images", "dirichlet | in [-1, 1]") == ""
+    assert published("seo-fig3", "B | K = 2, B = 250") == ""

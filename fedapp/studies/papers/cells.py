@@ -30,6 +30,7 @@ from fedapp.studies.papers.schema import (
     TableRow,
     Updates,
 )
+from fedapp.studies.sweep.identity import RECORD_UPDATES
 from fedapp.studies.sweep.search import LEARNING_RATE, Cell, RateGrid
 
 Cells = dict[str, Cell | None]
@@ -142,6 +143,29 @@ def cells_without_data(
     """Return an experiment's cells with names of data sets in place of folders."""
     own = experiment.at(scale)
     return make_cells(experiment, Setup(experiment, scale, own, overrides, _cut_name))
+
+
+def is_same_run(first: tuple[str, str], second: tuple[str, str], scale: ScaleName) -> bool:
+    """Return whether cells of two experiments, (name, label), are the same runs at a scale."""
+    cells = [
+        _runs_without_data(experiment, scale).get(label) for experiment, label in (first, second)
+    ]
+    return first == second or (cells[0] is not None and cells[0] == cells[1])
+
+
+@cache
+def _runs_without_data(experiment: str, scale: ScaleName) -> Mapping[str, Cell | None]:
+    """Return an experiment's cells without what does not change the numbers of a run."""
+    cells = cells_without_data(all_experiments()[experiment], scale, {})
+    return {
+        label: cell and replace(cell, settings=without_records(cell.settings), seeds=())
+        for label, cell in cells.items()
+    }
+
+
+def without_records(settings: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    """Return the settings of runs but for what does not change their numbers."""
+    return {key: value for key, value in settings.items() if key != RECORD_UPDATES}
 
 
 def _cut_name(dataset: str, cut: Cut | None) -> str:

@@ -11,14 +11,13 @@ import numpy as np
 
 from fedapp.config.settings import Scalar
 from fedapp.runs.formatting import number, percent, rounds, stated_percent
-from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, cells_of
+from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, cells_of, without_records
 from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Measured, measure
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.noise import SEEDS, Interval
 from fedapp.studies.papers.pages.markdown import table
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import ScaleName
-from fedapp.studies.sweep.identity import RECORD_UPDATES
 from fedapp.studies.sweep.search import Cell
 
 Verdict = Literal[
@@ -173,8 +172,7 @@ def _family(cell: Cell | None) -> Hashable:
 
 def _settings(cell: Cell | None) -> Mapping[str, Scalar]:
     """Return a cell's settings but for what does not change its runs' numbers; {} if they are unknown."""
-    settings = {} if cell is None else cell.settings
-    return {key: value for key, value in settings.items() if key != RECORD_UPDATES}
+    return {} if cell is None else without_records(cell.settings)
 
 
 def _verdict(claim: Claim, measured: Measured, scale: ScaleName) -> Verdict:

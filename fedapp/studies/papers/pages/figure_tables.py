@@ -10,7 +10,7 @@ import numpy as np
 from fedapp.runs.formatting import duration, number, percent, setting, stated_percent
 from fedapp.runs.model_sharpness import Measurement
 from fedapp.studies.papers.catalogue import all_experiments
-from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, SEPARATOR
+from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, SEPARATOR, is_same_run
 from fedapp.studies.papers.claims import Claims, shares_of_rounds, similarity
 from fedapp.studies.papers.figures.sharpness import SYMBOLS, Point, points
 from fedapp.studies.papers.labels import RunLabels
@@ -248,7 +248,7 @@ def lines_section(results: Results, run_labels: RunLabels) -> str:
 
 def _line(name: str, cell: CellResult, results: Results, run_labels: RunLabels) -> list[str]:
     shown = run_labels.text(name.replace(SEPARATOR, ": ", 1).replace(SEPARATOR, ", "), name)
-    final, best = (_published(results.experiment, name, of) for of in ("final", "best"))
+    final, best = (_published(results, name, of) for of in ("final", "best"))
     if not cell.runs:
         return [shown, "", next(iter(cell.problems), NOT_RUN), "", final, "", best, *[""] * 4]
     return [
@@ -266,14 +266,22 @@ def _line(name: str, cell: CellResult, results: Results, run_labels: RunLabels) 
     ]
 
 
-def _published(experiment: str, cell: str, of: str) -> str:
-    """Format the accuracy of a line that a claim has from the text; "" if there is none."""
-    name = f"{experiment}{EXPERIMENT_SEPARATOR}{cell}"
+def _published(results: Results, line: str, of: str) -> str:
+    """Format the accuracy that claims have from the text for a line's run; "" if there is none.
+
+    The text has two numbers of one run: claims about lines of the experiment come before others.
+    """
+    own = results.experiment, line
+    values = dict[str, dict[str, None]]()
     for claims in all_experiments().values():
         for claim in claims.claims if isinstance(claims, Claims) else ():
-            if (claim.measure, claim.of, claim.cells) == ("value", of, (name,)):
-                return stated_percent(claim.published) if claim.published is not None else ""
-    return ""
+            if (claim.measure, claim.of) != ("value", of) or claim.published is None:
+                continue
+            experiment, _, label = claim.cells[0].partition(EXPERIMENT_SEPARATOR)
+            if is_same_run(own, (experiment, label), results.scale):
+                values.setdefault(experiment, {})[stated_percent(claim.published)] = None
+    several = [values[own[0]]] if own[0] in values else values.values()
+    return " or ".join(dict.fromkeys(value for each in several for value in each))
 
 
 def _rounds(cell: CellResult, planned: int) -> str:

@@ -322,7 +322,7 @@ def _not_given(experiment: Table, cells: Sequence[Entry]) -> str:
     quicker = sum(map(_is_quicker, own))
     return (
         f"{quicker} of {len(own)} cells without published rounds need fewer rounds than the row "
-        f"{experiment.baseline}."
+        f"{experiment.baseline}, by the seeds that both have."
     )
 
 
