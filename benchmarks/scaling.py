@@ -1,8 +1,9 @@
 """W1, W2 and an evaluation of 10,000 images on one and two Ray workers: ``python -m benchmarks.scaling``.
 
-Each row is a ``fedapp run``, on a raylet of two cores or on two raylets of one core each. The bare loop
-over the same clients, in one process of one thread, runs before and after every row; a row's ratio is
-to the median of its neighbours. Bytes are those put into the object stores, by node and round.
+Each row is a ``fedapp run``: without Ray, on a raylet of two cores, or on two raylets of one core each.
+The bare loop over the same clients, in one process of one thread, runs before and after every row; a
+row's ratio is to the median of its neighbours. Bytes are those put into the object stores, by node and
+round.
 """
 
 from __future__ import annotations
