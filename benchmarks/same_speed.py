@@ -1,9 +1,9 @@
-"""Two commits' seconds a round, in turns: ``python -m benchmarks.same_speed OLD [NEW] [W0 W1 ...]``.
+"""Two commits' seconds a round, in turns: ``python -m benchmarks.same_speed OLD [NEW [W0 W1 ...]]``.
 
-NEW is a commit, or ``.`` for this working tree. Each commit runs in a process of its own with its own
-benchmarks, and the two take turns, first one and then the other, so that a machine that is slow for a
-while is slow for both. Printed are the medians, each commit's spread (the third quartile less the first,
-as a share of the median), and the median over the turns of new over old.
+NEW is a commit, or ``.``, the default, for this working tree. Each commit runs in a process of its own
+with its own benchmarks, and the two take turns, first one and then the other, so that a machine that is
+slow for a while is slow for both. Printed are the medians, each commit's spread (the third quartile less
+the first, as a share of the median), and the median over the turns of new over old.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def spread(times: Sequence[float]) -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """Print a row a workload and trainer."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.same_speed", description=__doc__)
+    usage = "python -m benchmarks.same_speed [-h] [--turns TURNS] OLD [NEW [W0 W1 ...]]"
+    parser = argparse.ArgumentParser(usage=usage, description=__doc__)
     parser.add_argument("old")
     parser.add_argument("new", nargs="?", default=".")
     parser.add_argument("names", nargs="*", default=["W0", "W1", "W2"], metavar="W0 .. W5")

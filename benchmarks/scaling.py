@@ -1,8 +1,9 @@
 """W1, W2 and an evaluation of 10,000 images on one and two Ray workers: ``python -m benchmarks.scaling``.
 
-Each row is a ``fedapp run``, on a raylet of two cores or on two raylets of one core each. The bare loop
-over the same clients, in one process of one thread, runs before and after every row; a row's ratio is
-to the median of its neighbours. Bytes are those put into the object stores, by node and round.
+Each row is a ``fedapp run``: without Ray, on a raylet of two cores, or on two raylets of one core each.
+The bare loop over the same clients, in one process of one thread, runs before and after every row; a
+row's ratio is to the median of its neighbours. Bytes are those put into the object stores, by node and
+round.
 """
 
 from __future__ import annotations
@@ -89,8 +90,7 @@ def bytes_stored(address: str) -> dict[str, int]:
 def measure(name: str, workers: int, address: str, folder: Path) -> Measured:
     """Run one workload and return its medians."""
     values = WORKLOADS[name].values(str(folder), 1)
-    if values is None:
-        raise SystemExit(f"{name} needs FEDAPP_DATA with {WORKLOADS[name].data}")
+    assert values is not None
     rounds = ROUNDS[name]
     values |= {"eval-every": 1, "num-server-rounds": rounds, "trainer": "sequential"}
     options = ["--workers", str(workers), "--ray-address", address] if workers else []
@@ -128,11 +128,15 @@ def main(
     ] = None,
 ) -> None:
     """Print a table a workload."""
+    names = names or list(ROUNDS)
+    for name in names:
+        if WORKLOADS[name].values("", 1) is None:
+            raise SystemExit(f"{name} needs FEDAPP_DATA with {WORKLOADS[name].data}")
     os.environ.update(ENVIRONMENT, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
     torch.set_num_threads(1)
     console = Console()
     console.print(conditions(), highlight=False)
-    for name in names or list(ROUNDS):
+    for name in names:
         table = Table("what", "round, s", "of bare", "evaluation, s", "MB a round", title=name)
         with tempfile.TemporaryDirectory() as folder:
             bare = [seconds_bare(name, folder)]

@@ -31,7 +31,7 @@ WARM_UP = 3
 def main(
     rounds: Annotated[int, typer.Option(min=8, help="Rounds of each run.")] = 23,
     actors: Annotated[int, typer.Option(min=1, help="Ray actors.")] = os.cpu_count() or 1,
-    trainer: Annotated[str, typer.Option(help="The trainer of both.")] = "sequential",
+    trainer: Annotated[str, typer.Option(help="The trainer of all rows.")] = "sequential",
 ) -> None:
     """Print the medians of the rounds of each run."""
     values = WORKLOADS["W1"].values("", 1)

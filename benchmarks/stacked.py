@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import click
@@ -37,11 +37,9 @@ def stacked(runs: list[Round]) -> Round:
 
     def call() -> None:
         run_batch = RunBatch(len(runs))
-        threads = [threading.Thread(target=run_in, args=(run_batch, run)) for run in runs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(runs)) as pool:
+            for done in [pool.submit(run_in, run_batch, run) for run in runs]:
+                done.result()
 
     return call
 

@@ -258,6 +258,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests at the same time")
     parser.add_argument("names", nargs="*", help="faults; all, if none is named")
     given = parser.parse_args()
+    if not {*given.names} <= (known := {fault.name for fault in FAULTS}):
+        parser.error(f"the faults are {sorted(known)}")
     chosen = [fault for fault in FAULTS if not given.names or fault.name in given.names]
     status, last = tests_fail(ROOT, sorted({fault.test for fault in chosen}))
     print(f"without a fault: {last}\n\n| fault | test | |\n| --- | --- | --- |")

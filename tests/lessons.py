@@ -6,6 +6,7 @@ and times. The first lesson is also a notebook, whose cells are written from the
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import math
@@ -123,11 +124,15 @@ def write(page: Path, said: Mapping[str, str]) -> None:
     page.write_text(text)
 
 
-def main(names: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Run the lessons, write their outputs, and the notebook."""
-    for page in sorted(LESSONS.glob("*.md")):
-        if names and page.stem not in names:
-            continue
+    pages = {page.stem: page for page in sorted(LESSONS.glob("*.md"))}
+    parser = argparse.ArgumentParser(prog="python -m tests.lessons", description=main.__doc__)
+    parser.add_argument("names", nargs="*")
+    names = parser.parse_args(arguments).names or [*pages]
+    if not {*names} <= {*pages}:
+        parser.error(f"the lessons are {', '.join(pages)}")
+    for page in map(pages.__getitem__, names):
         with tempfile.TemporaryDirectory() as folder:
             shell = Shell(Path(folder)) if "```bash" in page.read_text() else None
             try:

@@ -20,10 +20,11 @@ import torch
 import typer
 from rich.console import Console
 
-from benchmarks import gpu, load, peers, same_numbers
+from benchmarks import gpu, load, peers, same_numbers, scaling
 from benchmarks import rows as rows_of
 from benchmarks.convolutions import Case, compare, variants
 from benchmarks.house import code_lines
+from benchmarks.stacked import stacked
 from benchmarks.stand_in import write_cifar10, write_mnist
 from benchmarks.turns import WARM_UP, ratio, take_turns
 from benchmarks.workloads import WORKLOADS
@@ -141,6 +142,22 @@ def test_the_gpu_benchmark_says_where_there_is_no_gpu(monkeypatch: pytest.Monkey
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(typer.BadParameter, match=r"this process sees 0 GPUs.*--device cpu"):
         gpu.main(["W1"])
+
+
+def test_a_workload_without_its_data_is_refused_before_any_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FEDAPP_DATA", raising=False)
+    with pytest.raises(SystemExit, match="W2 needs FEDAPP_DATA with mnist"):
+        scaling.main(["W1", "W2"])
+
+
+def test_a_round_that_fails_in_a_batch_of_runs_ends_the_benchmark() -> None:
+    def failing() -> None:
+        raise ValueError("no round")
+
+    with pytest.raises(ValueError, match="no round"):
+        stacked([failing, lambda: None])()
 
 
 @pytest.mark.parametrize("model", ["seo-cnn", "cifar-tf"])

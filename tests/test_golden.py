@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import copy
+import runpy
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,18 @@ def test_a_change_of_a_hundred_millionth_is_seen(change: float) -> None:
             place = place[key]
         place[path[-1]] += change * pinned["norm"]
         assert len(list(differences(pinned, now))) == (change > 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "known"), [(["eror"], "errors"), (["numbers", "fedavg"], "fedavg-sequential")]
+)
+def test_what_is_not_pinned_is_refused(
+    words: list[str],
+    known: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["golden", *words])
+    with pytest.raises(SystemExit):
+        runpy.run_module("tests.golden", run_name="__main__")
+    assert known in capsys.readouterr().err

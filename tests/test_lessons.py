@@ -10,7 +10,7 @@ import pytest
 from nbclient import NotebookClient
 
 from fedapp.cli.generate import RESULTS
-from tests.lessons import LESSONS, NOTEBOOK, disagreements, notebook, outputs
+from tests.lessons import LESSONS, NOTEBOOK, disagreements, main, notebook, outputs
 from tests.printed import Shell
 
 PAGES = sorted(LESSONS.glob("*.md"))
@@ -71,3 +71,9 @@ def test_lines_agree_up_to_their_numbers() -> None:
     assert disagreements(table, " a    seconds \n 0.3  17 ") == []
     # A line of the output stands for one printed line.
     assert disagreements(" 0.3  2 \n 0.3  2 ", " 0.3  2 ") == [" 0.3  2 "]
+
+
+def test_a_lesson_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nonsense"])
+    assert PAGES[0].stem in capsys.readouterr().err

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedapp.cli.generate import RESULTS, result_pages
+from fedapp.cli.generate import RESULTS, main, result_pages
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cell_queue import seeds_done
 from fedapp.studies.papers.figures.draw import draw
@@ -45,6 +45,15 @@ def test_every_page_is_of_results_and_every_result_has_a_page() -> None:
         for results in results_of(RESULTS, name, RECORDS):
             drawn = (RESULTS / name / f"{results.scale}.png").exists()
             assert drawn == (f"]({results.scale}.png)" in (RESULTS / name / "index.md").read_text())
+
+
+def test_a_misspelled_option_of_generate_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fedapp.cli.generate.targets", dict)
+    with pytest.raises(SystemExit):
+        main(["--chek"])
+    assert "[--check]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

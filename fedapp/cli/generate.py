@@ -9,6 +9,7 @@ papers' experiments and the results that are there: the pages of ``docs/results`
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable
@@ -147,7 +148,13 @@ def _whole(text: str) -> Callable[[str], str]:
 
 def main(arguments: list[str]) -> int:
     """Write the generated files, or with ``--check`` print those that are out of date."""
-    if "--figures" in arguments:
+    parser = argparse.ArgumentParser(prog="python -m fedapp.cli.generate", description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, list what is out of date"
+    )
+    parser.add_argument("--figures", action="store_true", help="draw the pictures of results, too")
+    chosen = parser.parse_args(arguments)
+    if chosen.figures:
         redraw(RESULTS, data_folder(None))
     stale = []
     for path, steps in targets().items():
@@ -156,13 +163,13 @@ def main(arguments: list[str]) -> int:
             text = step(text)
         if text != before:
             stale.append(path.relative_to(ROOT))
-            if "--check" not in arguments:
+            if not chosen.check:
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(text)
-    verb = "out of date, run `make generate`" if "--check" in arguments else "written"
+    verb = "out of date, run `make generate`" if chosen.check else "written"
     for path in stale:
         print(f"{path}: {verb}")
-    return 1 if stale and "--check" in arguments else 0
+    return 1 if stale and chosen.check else 0
 
 
 if __name__ == "__main__":

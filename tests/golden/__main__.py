@@ -5,12 +5,13 @@ The kinds are numbers (of all runs, or those named), errors, names, messages and
 
 from __future__ import annotations
 
+import argparse
 import logging
-import sys
 import tempfile
 from pathlib import Path
 
 from tests.golden import datasets, messages, mistakes, names, numbers
+from tests.golden.runs import BY_NAME
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 KINDS = {
@@ -19,10 +20,16 @@ KINDS = {
     "messages": messages.write,
     "datasets": datasets.write,
 }
-kind, *runs = sys.argv[1:] or ["all"]
+RUNS = [name for name in BY_NAME if name == numbers.golden(name)]
+parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
+parser.add_argument("kind", nargs="?", default="all", choices=["all", "numbers", *KINDS])
+parser.add_argument("runs", nargs="*", metavar="run")
+chosen = parser.parse_args()
+if not {*chosen.runs} <= {*RUNS}:
+    parser.error(f"the runs are {', '.join(RUNS)}")
 with tempfile.TemporaryDirectory() as folder:
-    if kind in ("numbers", "all"):
-        numbers.write_anew(runs, Path(folder))
+    if chosen.kind in ("numbers", "all"):
+        numbers.write_anew(chosen.runs, Path(folder))
     for name, write in KINDS.items():
-        if kind in (name, "all"):
+        if chosen.kind in (name, "all"):
             write(Path(folder))
