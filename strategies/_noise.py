@@ -18,6 +18,8 @@ from fedapp.training.tensors import Tensors, scaled
 
 Entropy = Literal["seed", "system"]
 
+LEAST_CLIP = 1e-30
+"""The smallest S: training takes numbers near the smallest of their type for 0, and clips nothing."""
 LEAST_DELTA = 1e-14
 """The smallest delta: below it the accountant's distributions, whose tails are cut, give no epsilon."""
 
@@ -57,6 +59,11 @@ class Private(Algorithm):
         if 0 < self.delta < LEAST_DELTA:
             yield (
                 f"{self.name}.delta = {self.delta:g}: epsilon is not computed below {LEAST_DELTA:g}. "
+                "Raise it, or leave the key out."
+            )
+        if 0 < self.clip < LEAST_CLIP:
+            yield (
+                f"{self.name}.clip = {self.clip:g}: updates are not clipped below {LEAST_CLIP:g}. "
                 "Raise it, or leave the key out."
             )
         if self.noise and not self.clip:

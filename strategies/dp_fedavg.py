@@ -122,7 +122,8 @@ class DPFedAvg(Private):
         return (
             f"{self.name}.noise = {self.noise}: with adaptive it must be below 2 sigma_b = "
             f"{2 * self._count_noise(expected):g}. Set {self.name}.count-noise above "
-            f"{self.noise / 2:g} (it is the deviation of a number of clients), or raise fraction-train."
+            f"{self.noise / 2:g} (it is the deviation of a number of clients), or raise fraction-train "
+            "or num-clients."
         )
 
     def require_clients(self, config: RunConfig, clients: int) -> None:

@@ -120,6 +120,20 @@ def test_without_noise_there_is_no_bound_and_without_a_round_nothing_is_spent() 
     assert epsilon(0.0, 0.1, 0, 1e-5) == 0
 
 
+@pytest.mark.parametrize("noise", [1e-101, 1e-160, 1e-310])
+@pytest.mark.parametrize("rate", [0.1, 1.0])
+def test_almost_no_noise_is_none(noise: float, rate: float) -> None:
+    """The accountant's search does not converge there, or gives 0."""
+    assert epsilon(noise, rate, 1, 1e-5) == math.inf
+    assert 1e36 < epsilon(1e-20, rate, 1, 1e-5) < math.inf
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "local-dp"])
+def test_a_clip_that_training_takes_for_zero_is_refused(run: Run, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}\.clip = 1e-310: .* Raise it"):
+        run(algorithm=name, **UNIFORM, **{f"{name}.clip": 1e-310})
+
+
 def test_default_delta_is_below_one_over_k() -> None:
     assert default_delta(1000) == pytest.approx(10**-3.3)
     assert default_delta(1) == 0.5

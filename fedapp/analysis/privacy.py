@@ -13,6 +13,9 @@ GRID = 1e-3
 FINE_FROM = 0.2
 """Noise multiplier below which the spacing grows, with the square, as the losses do."""
 
+NO_NOISE = 1e-100
+"""Noise multiplier below which epsilon is taken for infinite: its search does not converge."""
+
 LEAST_NOISE = 1e-3
 """Noise multiplier below which sampling is not accounted for: epsilon is above 10^5 a round."""
 
@@ -59,7 +62,7 @@ def epsilon(noise: float, rate: float, charges: int, delta: float) -> float:
     """
     if not charges:
         return 0.0
-    if noise == 0:
+    if noise < NO_NOISE:
         return math.inf
     accounting = _accounting()
     if rate == 1 or noise < LEAST_NOISE:

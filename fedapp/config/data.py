@@ -90,7 +90,10 @@ class DataConfig(ConfigGroup):
         description="What is cut into sequences: a client's whole text, or each line.",
     )
     text_unroll: Annotated[int, UnusedIf(EMBEDDED, IMAGES, TABLE)] = Field(
-        0, ge=0, description="Symbols a sequence. 0: 80 or 10 words; with labels, 256 or 64 words."
+        0,
+        ge=0,
+        le=10_000,
+        description="Symbols a sequence. 0: 80 or 10 words; with labels, 256 or 64 words.",
     )
     text_vocabulary: Annotated[int, UnusedIf(EMBEDDED, IMAGES, TABLE, CHARACTERS)] = Field(
         10000,

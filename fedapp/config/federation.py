@@ -75,5 +75,6 @@ class FederationConfig(ConfigGroup):
         if self.num_clients and self.min_replies > clients:
             yield (
                 f"min-replies = {self.min_replies}: only {clients} clients train a round "
-                "(max(floor(fraction-train * num-clients), 1)). Lower it, or raise fraction-train."
+                "(max(floor(fraction-train * num-clients), 1)). Lower it, or raise fraction-train "
+                "or num-clients."
             )

@@ -13,7 +13,6 @@ from pathlib import Path
 from tests.golden import datasets, messages, mistakes, names, numbers
 from tests.golden.runs import BY_NAME
 
-logging.getLogger("flwr").setLevel(logging.ERROR)
 KINDS = {
     "errors": mistakes.write,
     "names": names.write,
@@ -27,6 +26,7 @@ parser.add_argument("runs", nargs="*", metavar="run")
 chosen = parser.parse_args()
 if not {*chosen.runs} <= {*RUNS}:
     parser.error(f"the runs are {', '.join(RUNS)}")
+logging.getLogger("flwr").setLevel(logging.ERROR)
 with tempfile.TemporaryDirectory() as folder:
     if chosen.kind in ("numbers", "all"):
         numbers.write_anew(chosen.runs, Path(folder))

@@ -71,7 +71,9 @@ class SkewedDigits(Embedded):
     name: ClassVar[str] = "skewed-digits"
 
     clients: int = Field(20, ge=1, le=357, description="Clients that the column client names.")
-    skew: float = Field(1.0, ge=0, description="Spread of the clients' contrasts and brightnesses.")
+    skew: float = Field(
+        1.0, ge=0, le=1e6, description="Spread of the clients' contrasts and brightnesses."
+    )
 
     def load(self) -> Dataset:
         """Return the data set; it is the same for every seed of a run."""

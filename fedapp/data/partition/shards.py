@@ -100,7 +100,8 @@ class Shards(Partitioning):
                 key, most = "shards.per-client", max(n // num_clients, 1)
             raise ConfigError(
                 f"{keys}: makes {shards} shards of the data set's {n} training examples. "
-                f"Set {key} to {most} or less."
+                f"Set {key} to {most} or less, and shards.drop-remainder=true if those do not divide "
+                "them evenly."
             )
         left = n % shards
         if left and not self.drop_remainder and not self.sigma:

@@ -231,7 +231,10 @@ def _labels(config: DataConfig, split: str, table: Any, key: str) -> NDArray[np.
 
 def _texts(column: Any, where: str) -> Any:
     if column.null_count:
-        raise DataError(f"{where}: {column.null_count} rows have no text. Remove or fill them.")
+        raise DataError(
+            f"{where}: {column.null_count} rows have no text. Remove or fill them, or set input-keys "
+            "if it is a column of a table."
+        )
     if pc.all(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py():
         raise DataError(f"{where}: every text is empty.")
     return column

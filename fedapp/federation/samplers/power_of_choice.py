@@ -42,5 +42,5 @@ class PowerOfChoice(Sampler):
             yield (
                 f"power-of-choice.candidates = {self.candidates}: {sampled} clients are chosen of so "
                 "many (max(floor(fraction-train * num-clients), 1), and over-selection). Raise it, or "
-                "lower fraction-train."
+                "lower fraction-train or over-selection."
             )
