@@ -183,8 +183,10 @@ def test_the_vocabulary_is_of_the_training_texts(tmp_path):
 def test_texts_of_one_word_have_nothing_to_predict(tmp_path):
     lines = {"author": ["x", "y"], "text": ["one", "two"]}
     folder = write_parquet(tmp_path / "posts", {"train": lines, "test": lines})
-    with pytest.raises(DataError, match="no client has a symbol to predict"):
+    with pytest.raises(DataError, match=r"no client has a symbol to predict\.$"):
         load(folder, text_unit="words")
+    with pytest.raises(DataError, match=r"to predict; raise text-client-words\.$"):
+        load(folder, text_unit="words", text_client_words=1)
 
 
 def windows(client: str, text: str, width: int) -> list[dict[str, str]]:

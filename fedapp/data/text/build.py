@@ -66,7 +66,7 @@ def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
     by_line = config.text_example == "line"
     train = _sequences(splits[0], symbols, steps, limit, by_line=by_line)
     if not len(train):
-        fix = "; raise text-client-words" if 0 < limit < 2 else ""
+        fix = "; raise text-client-words" if limit == 1 else ""
         raise DataError(f"dataset = {config.dataset!r}: no client has a symbol to predict{fix}.")
     empty = np.empty((0, steps), symbol_dtype(symbols.count))
     test = Examples(empty, empty)
