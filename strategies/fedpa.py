@@ -39,10 +39,10 @@ class FedPA(Algorithm):
     steps_per_sample: int = Field(
         0,
         ge=0,
-        le=2**31,
+        le=1_000_000,
         description="Local steps averaged to a sample; 0: a round's, divided among the samples.",
     )
-    burn_in: int = Field(0, ge=0, le=2**31, description="Local steps before the first sample.")
+    burn_in: int = Field(0, ge=0, le=1_000_000, description="Local steps before the first sample.")
     burn_in_rounds: int = Field(0, ge=0, description="First rounds of plain federated averaging.")
     rho: float = Field(0.01, ge=0, description="Shrinkage: 0 takes the covariance as I.")
 
