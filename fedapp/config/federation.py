@@ -74,7 +74,7 @@ class FederationConfig(ConfigGroup):
         clients = participants(self.fraction_train, self.num_clients)
         if self.num_clients and self.min_replies > clients:
             yield (
-                f"min-replies = {self.min_replies}: only {clients} clients train a round "
-                "(max(floor(fraction-train * num-clients), 1)). Lower it, or raise fraction-train "
-                "or num-clients."
+                f"min-replies = {self.min_replies}: the number of clients that train a round is "
+                f"{clients} (max(floor(fraction-train * num-clients), 1)). Lower min-replies, or raise "
+                "fraction-train or num-clients."
             )
