@@ -40,7 +40,7 @@ PAGE = ROOT / "docs" / "results" / "defaults.md"
 BEGIN, END = "<!-- written by benchmarks.defaults -->", "<!-- end -->"
 HEAD = ("| algorithm | test accuracy, mean | least and most | |", "| --- | --- | --- | --- |")
 
-console = Console()
+console = Console(highlight=False)
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,9 @@ def test_a_placeholder_is_filled_from_the_results(text: str, said: str) -> None:
     [
         ("{{cpu needed of c | IID}}", "no such number or cell"),
         ("{{cpu 1 + 1 of a | IID}}", "no such number or cell"),
+        ("{{cpu neded of a | IID}}", "no such number or cell"),
+        ("{{cpu acuracy@1 of a | IID}}", "no such number or cell"),
+        ("{{cpu final/1 of a | IID}}", "no such number or cell"),
         ("{{needed}}", "Write it as"),
     ],
 )

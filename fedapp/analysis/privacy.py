@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 GRID = 1e-3
 """Spacing of the grid of privacy losses; the accountant rounds up, so epsilon is an upper bound."""
@@ -64,27 +63,20 @@ def epsilon(noise: float, rate: float, charges: int, delta: float) -> float:
         return 0.0
     if noise < NO_NOISE:
         return math.inf
-    accounting = _accounting()
+    import dp_accounting as dp  # takes seconds, and only servers need it
+    from dp_accounting.pld import PLDAccountant
+
     if rate == 1 or noise < LEAST_NOISE:
-        return float(accounting.get_epsilon_gaussian(noise / math.sqrt(charges), delta))
-    accountant = accounting.pld.PLDAccountant(
-        neighboring_relation=accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        return float(dp.get_epsilon_gaussian(noise / math.sqrt(charges), delta))
+    accountant = PLDAccountant(
+        neighboring_relation=dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
         value_discretization_interval=GRID * max(FINE_FROM / noise, 1.0) ** 2,
     )
-    gaussian = accounting.GaussianDpEvent(noise)
-    accountant.compose(accounting.PoissonSampledDpEvent(rate, gaussian), charges)
+    gaussian = dp.GaussianDpEvent(noise)
+    accountant.compose(dp.PoissonSampledDpEvent(rate, gaussian), charges)
     return float(accountant.get_epsilon(delta))
 
 
 def default_delta(clients: int) -> float:
     """Return K^-1.1, below 1/K as McMahan et al. 2018, section 1, ask for."""
     return float(clients) ** -1.1 if clients > 1 else 0.5
-
-
-@functools.cache
-def _accounting() -> Any:
-    """Import ``dp_accounting`` lazily: it takes seconds, and only servers need it."""
-    import dp_accounting
-    import dp_accounting.pld
-
-    return dp_accounting

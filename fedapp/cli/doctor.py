@@ -26,8 +26,8 @@ def examine(config: RunConfig, console: Console) -> None:
     console.print(table)
     console.print("\n[bold]Commands[/]")
     for why, command in commands(config):
-        console.print(f"  {why}:")
-        console.out(f"    {command}", highlight=False)
+        console.print(f"  {why}:", highlight=True)
+        console.out(f"    {command}")
 
 
 def facts(config: RunConfig) -> list[tuple[str, str]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from pydantic.fields import FieldInfo
@@ -104,28 +103,23 @@ def _allowed(info: FieldInfo) -> str:
     return ", ".join(f"`{word}`" for word in words_of(info)) or bounds_of(info)
 
 
-def _between(name: str, make: Callable[[], str]) -> Callable[[str], str]:
-    """Return a function that replaces the text between the markers of ``name`` by ``make()``."""
-
-    def put(text: str) -> str:
-        begin, end = BEGIN.format(name), END.format(name)
-        if begin not in text:
-            text = f"{text.rstrip()}\n\n{begin}\n{end}\n"
-        head, rest = text.split(begin)
-        return f"{head}{begin}\n{make()}\n{end}{rest.split(end)[1]}"
-
-    return put
+def _between(text: str, name: str, content: str) -> str:
+    """Replace the text between the markers of ``name`` by ``content``."""
+    begin, end = BEGIN.format(name), END.format(name)
+    if begin not in text:
+        text = f"{text.rstrip()}\n\n{begin}\n{end}\n"
+    head, rest = text.split(begin)
+    return f"{head}{begin}\n{content}\n{end}{rest.split(end)[1]}"
 
 
-def targets() -> dict[Path, list[Callable[[str], str]]]:
-    """Return the functions that update each generated file."""
+def targets() -> dict[Path, str]:
+    """Return the current text of each generated file."""
+    pyproject = ROOT / "pyproject.toml"
+    text = _between(pyproject.read_text(), "run-config keys", config_table())
     return {
-        ROOT / "pyproject.toml": [
-            _between("run-config keys", config_table),
-            _between("pins of constraints.txt", uv_constraints),
-        ],
-        ROOT / "docs" / "configuration.md": [lambda _: configuration_page()],
-        **{path: [_whole(text)] for path, text in result_pages(RESULTS).items()},
+        pyproject: _between(text, "pins of constraints.txt", uv_constraints()),
+        ROOT / "docs" / "configuration.md": configuration_page(),
+        **result_pages(RESULTS),
     }
 
 
@@ -141,11 +135,6 @@ def result_pages(folder: Path) -> dict[Path, str]:
     return pages
 
 
-def _whole(text: str) -> Callable[[str], str]:
-    """Return a function that replaces a whole file by ``text``."""
-    return lambda _: text
-
-
 def main(arguments: list[str]) -> int:
     """Write the generated files, or with ``--check`` print those that are out of date."""
     parser = argparse.ArgumentParser(prog="python -m fedapp.cli.generate", description=__doc__)
@@ -157,11 +146,8 @@ def main(arguments: list[str]) -> int:
     if chosen.figures:
         redraw(RESULTS, data_folder(None))
     stale = []
-    for path, steps in targets().items():
-        before = text = path.read_text() if path.exists() else ""
-        for step in steps:
-            text = step(text)
-        if text != before:
+    for path, text in targets().items():
+        if not path.exists() or text != path.read_text():
             stale.append(path.relative_to(ROOT))
             if not chosen.check:
                 path.parent.mkdir(exist_ok=True)

@@ -35,7 +35,7 @@ def predict(
         value = each.value if isinstance(each.value, str) else f"{each.value:.6g}"
         probability = "" if each.probability is None else f"  {each.probability:.4f}"
         line = f"{place}  {value}{probability}"
-        console.out(line, highlight=False)
+        console.out(line)
 
 
 def export(
@@ -51,5 +51,5 @@ def export(
 
     folder = to or run_dir / "export"
     script = export_model(load_model(run_dir), folder, onnx=onnx)
-    console.out(script, highlight=False)
-    console.out(folder.absolute(), highlight=False)
+    console.out(script)
+    console.out(folder.absolute())

@@ -18,7 +18,7 @@ from fedapp.errors import ConfigError
 if TYPE_CHECKING:
     from fedapp.engines.ray_placement import WorkerRequest
 
-console = Console()
+console = Console(highlight=False)
 
 
 def finite(value: float | None) -> float | None:

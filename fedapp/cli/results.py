@@ -22,7 +22,7 @@ def updates(
 
     folder = as_folder(to, "--to")
     for path in draw_updates(read_runs(run_dirs), folder):
-        console.out(path, highlight=False)
+        console.out(path)
 
 
 def sharpness(
@@ -55,7 +55,7 @@ def sharpness(
     measurement = Measurement(examples, distance, directions)
     by_run = {str(folder): sharpness_of(folder, measurement, dataset) for folder in run_dirs}
     for line in aligned([COLUMNS, *(as_row(name, each) for name, each in by_run.items())]):
-        console.out(line, highlight=False)
+        console.out(line)
     if file is not None:
         write_json(file, {name: asdict(each) for name, each in by_run.items()})
 
@@ -79,7 +79,7 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
         problem = draw_missing_partition(directory.path, config, run_info)
         summary = write_summary(directory, config)
         write_report(directory, config, summary, round_of_model(directory.model))
-    console.out(directory.path / "report.html", highlight=False)
+    console.out(directory.path / "report.html")
     end_with(f"no picture of the partition: {problem}" if problem else "")
 
 
@@ -103,7 +103,7 @@ def status(
         lines = aligned(list_runs(run_dir))
     for line in lines:
         # The terminal wraps lines, so that a command can be copied as a whole.
-        console.out(line, highlight=False)
+        console.out(line)
 
 
 def compare(
@@ -129,10 +129,10 @@ def compare(
 
     comparison = compare_runs(run_dirs, target)
     if as_json:
-        typer.echo(json.dumps(comparison.to_dict(), indent=2))
+        typer.echo(json.dumps(asdict(comparison), indent=2))
     else:
         for line in as_lines(comparison):
-            console.out(line, highlight=False)
+            console.out(line)
     if to is not None or not as_json:
         for path in write_comparison(comparison, run_dirs, to or Path()):
             typer.echo(path, err=as_json)

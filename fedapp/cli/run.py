@@ -156,7 +156,7 @@ def keys(
     )
     if name:
         for component, line in describe(name):
-            console.out(line, highlight=False)
+            console.out(line)
             for key, field in parameters(component).items():
                 default = json.dumps(field.get_default())
                 table.add_row(key, default, escape(allowed_of(field)), field.description)
@@ -175,6 +175,6 @@ def init(
 
     paths = create_app(folder)
     for path in paths:
-        console.out(path, highlight=False)
+        console.out(path)
     start = f"cd {shlex.quote(str(paths[0].parent))}; fedapp run"
-    console.out(f"Run it: {start}", highlight=False)
+    console.out(f"Run it: {start}")

@@ -15,7 +15,6 @@ from rich.text import Text
 from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Partition
 from fedapp.data.load import load_dataset, load_partition
-from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.errors import ConfigError, FedappError
 from fedapp.files import as_file
 from fedapp.runs.figures import ENDINGS
@@ -40,19 +39,14 @@ def draw_missing_partition(folder: Path, config: RunConfig, run_info: Mapping[st
     if not config.num_clients or (folder / "partition.svg").exists():
         return ""
     try:
-        node_data = read_node_data(config, None)
+        dataset = load_dataset(config)
+        partition = load_partition(config, dataset, config.num_clients)
     except FedappError as error:
         return str(error)
-    if node_data.dataset.fingerprint != run_info.get("fingerprint"):
+    if dataset.fingerprint != run_info.get("fingerprint"):
         return f"dataset = {config.dataset!r}: not the data that the run was made with"
-    _draw(folder, config, node_data)
+    draw_partition(partition, *labels_and_names(dataset), folder / "partition", _title(config))
     return ""
-
-
-def _draw(folder: Path, config: RunConfig, node_data: NodeData) -> None:
-    if node_data.partition is not None:
-        targets, labels = labels_and_names(node_data.dataset)
-        draw_partition(node_data.partition, targets, labels, folder / "partition", _title(config))
 
 
 def _title(config: RunConfig) -> str:
@@ -83,11 +77,11 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
     for key in ("num_examples", "size_ratio", "update_multiplier", *distance):
         value = summary[key]
         shown = f"{value:.4g}" if isinstance(value, float) else value
-        console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
+        console.print(f"{key.replace('_', ' ')}: {shown}")
     for message in notes(config, dataset, summary):
-        console.out(message, highlight=False)
+        console.out(message)
     for file in draw_partition(partition, targets, labels, stem, _title(config)):
-        console.out(f"picture: {file.absolute()}", highlight=False)
+        console.out(f"picture: {file.absolute()}")
 
 
 def _picture_stem(picture: Path) -> Path:

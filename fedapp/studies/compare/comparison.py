@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config.settings import Scalar
@@ -119,10 +119,6 @@ class ComparedRuns:
         own = {run.metric for run in self.runs if run.metric}
         drawn = own | {"test_loss"} if len(own) == 1 else own - {"test_loss"}
         return [metric for key, metric in METRICS.items() if key in drawn]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON has it."""
-        return asdict(self)
 
 
 def compare(paths: Sequence[Path], target: float | None = None) -> ComparedRuns:

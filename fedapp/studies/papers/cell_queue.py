@@ -98,12 +98,12 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
         retry_failures({name: work.plans[name] for name in work.chosen}, work.store)
     writer, waiting = _Writer(work, console), waiting_cells(work)
     plans = {each.name: work.plans[each.name] for each in waiting}
-    console.out(summary(waiting, options.jobs), highlight=False)
+    console.out(summary(waiting, options.jobs))
     try:
         run_plans(plans, work.store, options.scheduler, console, on_finish=writer.write)
         writer.write()
     finally:
-        console.out(summary(waiting_cells(work), options.jobs), highlight=False)
+        console.out(summary(waiting_cells(work), options.jobs))
     outcomes = (done_so_far(work.planned[name], work.store)[1] for name in work.chosen)
     failed = failure(filter(None, outcomes), work.store)
     return " ".join(dict.fromkeys(filter(None, [*writer.problems.values(), failed])))
@@ -160,4 +160,4 @@ def show_queue(names: Sequence[str], options: ReproduceOptions, console: Console
         times = duration(each.seconds / jobs), duration(so_far / jobs)
         table.add_row(str(place), each.name, *times)
     console.print(table)
-    console.out(summary(cells, jobs), highlight=False)
+    console.out(summary(cells, jobs))

@@ -6,7 +6,9 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
@@ -55,9 +57,6 @@ def _cut(folder: Path, cut: Cut, cuts: Path) -> Path:
     The parent folder is named by a hash of the original files. The name of the folder itself is part
     of the names of runs, so it depends on the data set and the cut only.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     files = {split: _files(folder, split) for split in ("train", "test")}
     copy = cuts / _digest([*files["train"], *files["test"]])[:12]
     copy /= f"{folder.name}-{cut.train}-{cut.test}"
@@ -70,11 +69,8 @@ def _cut(folder: Path, cut: Cut, cuts: Path) -> Path:
     return copy
 
 
-def write_parquet(table: Any, path: Path) -> None:
-    """Write a ``pyarrow.Table`` atomically."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def write_parquet(table: pa.Table, path: Path) -> None:
+    """Write a table atomically."""
     content = pa.BufferOutputStream()
     pq.write_table(table, content)
     write_atomically(path, content.getvalue().to_pybytes())

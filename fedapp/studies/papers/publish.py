@@ -10,14 +10,15 @@ from typing import Any
 from fedapp.config.settings import Scalar
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import Cells, Setup
-from fedapp.studies.papers.figures.draw import draw, numbers_of
+from fedapp.studies.papers.figures.draw import draw
+from fedapp.studies.papers.figures.landscapes import measure_interpolation
 from fedapp.studies.papers.figures.overview import draw_overview
 from fedapp.studies.papers.figures.sharpness import measure_sharpness
 from fedapp.studies.papers.options import ReproduceOptions, setup_of
 from fedapp.studies.papers.pages.index import write_index
 from fedapp.studies.papers.pages.page import write_page
 from fedapp.studies.papers.results import CellResult, Results, cell_result, collect
-from fedapp.studies.papers.schema import Figure, Sharpness
+from fedapp.studies.papers.schema import Figure, Picture, Sharpness
 from fedapp.studies.papers.stored import (
     read_results,
     results_of,
@@ -45,7 +46,7 @@ def results_from(
         label: cell_result(cell, outcomes[label], envelopes=isinstance(experiment, Figure))
         for label, cell in cells.items()
     }
-    records = [record for outcome in outcomes.values() for record in _records(outcome)]
+    records = [record for outcome in filter(None, outcomes.values()) for record in outcome.records]
     overrides = sorted(options.overrides.items())
     chosen = "".join(f" --set {shlex.quote(f'{key}={value}')}" for key, value in overrides)
     command = f"fedapp reproduce {name} --scale {options.scale}{chosen}"
@@ -96,19 +97,15 @@ def _numbers(
     setup: Setup,
     options: ReproduceOptions,
 ) -> dict[str, Any]:
-    """Return the numbers of an experiment beside its cells; measured sharpness is reused."""
+    """Return the numbers beside the cells; may train models. Measured sharpness is reused."""
+    if isinstance(experiment, Picture) and experiment.draw == "interpolation":
+        return measure_interpolation(setup.settings())
     if not isinstance(experiment, Sharpness):
-        return numbers_of(experiment, setup)
+        return {}
     folders = (options.to, *options.recorded)
     earlier = [read_results(folder, name, options.scale) for folder in folders]
     known = [results.numbers for results in earlier if results]
     return measure_sharpness(experiment, cell_results, datasets, options.runs, known)
-
-
-def _records(outcome: SearchResult | None) -> list[RunRecord]:
-    if outcome is None:
-        return []
-    return [*outcome.runs, *(record for each in outcome.tried for record in each.records)]
 
 
 def publish(

@@ -133,9 +133,9 @@ def publish_done(work: Work, names: Sequence[str], console: Console) -> str:
             problems.append(problem)
             continue
         for path in publish(work.experiments[name], results, setup, options.to, records):
-            console.out(path, highlight=False)
+            console.out(path)
     for path in publish_index(options.to, records):
-        console.out(path, highlight=False)
+        console.out(path)
     return " ".join(filter(None, [failure(outcomes, work.store), *problems]))
 
 

@@ -241,16 +241,11 @@ def _envelope(groups: Sequence[Sequence[RunRecord]], key: str) -> Envelope:
         rounds, mean, _, _ = band([(x, monotone(y.tolist())) for x, y in series if len(y)])
         curves.append(([int(round_) for round_ in rounds], mean))
     rounds_, best = envelope(curves)
-    indices = sorted(_spaced(len(best)))
+    indices = np.linspace(0, len(best) - 1, min(POINTS, len(best)), dtype=int)
     return Envelope(
         rounds=[rounds_[i] for i in indices],
         values=[float(f"{sign * best[i]:.{DIGITS}g}") for i in indices],
     )
-
-
-def _spaced(count: int) -> set[int]:
-    """Return at most ``POINTS`` evenly spaced indices of ``count`` values."""
-    return {int(i) for i in np.linspace(0, count - 1, min(POINTS, count))} if count else set()
 
 
 def collect(

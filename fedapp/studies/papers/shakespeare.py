@@ -18,6 +18,8 @@ from typing import NamedTuple
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import pyarrow as pa
+
 from fedapp.errors import DataError, FedappError
 from fedapp.files import as_folder
 from fedapp.studies.papers.data import write_parquet
@@ -111,8 +113,6 @@ def digest(lines: Iterable[Line]) -> str:
 
 def write(splits: dict[str, list[Line]], folder: Path) -> None:
     """Write ``train-00000-of-00001.parquet`` and the file of the test split."""
-    import pyarrow as pa
-
     text = dict.fromkeys(("play", "role", "client_id"), pa.string())
     schema = pa.schema({**text, "line_no": pa.int32(), "text": pa.string()})
     for name, lines in splits.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -16,14 +17,13 @@ from fedapp.studies.sweep.grid import (
     as_lines,
     expand,
     make_rows,
-    request_for,
     split_grid,
     write_rows,
 )
-from fedapp.studies.sweep.identity import EXECUTION, LENGTH
+from fedapp.studies.sweep.identity import EXECUTION, LENGTH, Request
 from fedapp.studies.sweep.plans import failure, run_plans
 from fedapp.studies.sweep.scheduler import SchedulerOptions
-from fedapp.studies.sweep.search import Plan, fixed
+from fedapp.studies.sweep.search import fixed
 from fedapp.studies.sweep.store import Store
 
 
@@ -50,27 +50,22 @@ def sweep_settings(
     base = {key: value for key, value in parse_settings(plain).items() if key not in grid}
     _check_keys(base, grid, best_of)
     points = expand(base, grid)
-    for config in (read_config({**base, **point}) for point in points):
-        require_outside(config, runs, f"--runs {runs}")
-        require_outside(config, to, f"--to {to}")
-    requests = [request_for({**base, **point}) for point in points]
+    requests = [_request({**base, **point}, runs, to) for point in points]
     _ = [request.run for request in requests]  # refuses a data set that is not there
     store, to = Store(runs), as_folder(to, "--to")
-    plans: dict[str, Plan] = {
-        _title(point): (lambda request=request: fixed([request]))  # type: ignore[misc]
-        for point, request in zip(points, requests, strict=True)
-    }
+    titles = [_title(point) for point in points]
+    plans = {title: partial(fixed, [own]) for title, own in zip(titles, requests, strict=True)}
     outcomes = run_plans(plans, store, options, console)
-    done = [i for i, point in enumerate(points) if _title(point) in outcomes]
-    records = [outcomes[_title(points[i])].runs[0] for i in done]
+    done = [i for i, title in enumerate(titles) if title in outcomes]
+    records = [outcomes[titles[i]].runs[0] for i in done]
     targets = [requests[i].target for i in done]
     rows = make_rows([points[i] for i in done], records, targets, best_of)
     for line in as_lines(rows):
-        console.out(line, highlight=False)
+        console.out(line)
     with disk_space_needed(to, "and repeat the command, which runs nothing again"):
         files = write_rows(rows, to, base)
     for path in files:
-        console.out(path, highlight=False)
+        console.out(path)
     return failure(outcomes.values(), store)
 
 
@@ -96,6 +91,14 @@ def _check_keys(
             f"{key}: is not part of the identity of a run, and all its values would be one run. Give "
             f"it one value, as in {key}={grid[key][0]}, or compare `fedapp run` with each."
         )
+
+
+def _request(settings: Mapping[str, Scalar], runs: Path, to: Path) -> Request:
+    """Return the request of a point; the folders must lie outside of its data."""
+    config = read_config(settings)
+    require_outside(config, runs, f"--runs {runs}")
+    require_outside(config, to, f"--to {to}")
+    return Request.of(settings, config.num_server_rounds, config.target_accuracy)
 
 
 def _title(point: Mapping[str, object]) -> str:

@@ -18,7 +18,6 @@ from fedapp.config.settings import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically, write_json
 from fedapp.runs.formatting import aligned
-from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 
 Values = Mapping[str, Scalar]
@@ -84,12 +83,6 @@ def expand(base: Values, grid: Mapping[str, Sequence[Scalar]]) -> list[dict[str,
         if point not in points:
             points.append(point)
     return points
-
-
-def request_for(settings: Values) -> Request:
-    """Return the request for ``num-server-rounds`` and ``target-accuracy`` of the settings."""
-    config = read_config(settings)
-    return Request.of(settings, config.num_server_rounds, config.target_accuracy)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def run_plans(
     schedule = Schedule(plans, store, options, console, on_finish)
     outcomes = schedule.run()
     for run, problem in {**schedule.failed, **_failed(outcomes.values())}.items():
-        console.print(f"[yellow]{run}[/]: {escape(problem)}", highlight=False, soft_wrap=True)
+        console.print(f"[yellow]{run}[/]: {escape(problem)}", soft_wrap=True)
     _warn_of(outdated(plans, store), store.root, console)
     return outcomes
 
@@ -48,7 +48,6 @@ def _warn_of(runs: Mapping[str, str], root: Path, console: Console) -> None:
             f"[yellow]Old numbers[/]: the code of {'; '.join(dict.fromkeys(runs.values()))} has "
             f"changed since {len(runs)} of these runs began: {', '.join(runs)}. If it gives "
             f"other numbers now, repeat them: rm -r {folders}, and the same command.",
-            highlight=False,
             soft_wrap=True,
         )
 
@@ -71,8 +70,7 @@ def _failed(outcomes: Iterable[SearchResult]) -> dict[str, str]:
     return {
         record.run: record.problem
         for outcome in outcomes
-        for each in (outcome.runs, *(candidate.records for candidate in outcome.tried))
-        for record in each
+        for record in outcome.records
         if record.status == "failed"
     }
 

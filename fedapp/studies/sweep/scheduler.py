@@ -127,7 +127,7 @@ class Schedule:
 
             cluster, request = self.options.cluster, self.options.request
             workers = ClusterWorkers(cluster, request, self.store.root, requests)
-            self.console.out(f"Workers: {workers.location}", highlight=False)
+            self.console.out(f"Workers: {workers.location}")
             return workers
         devices = {dict(request.settings).get("device", "auto") for request in requests}
         named = any(str(device).startswith("cuda:") for device in devices)
@@ -206,8 +206,7 @@ class Schedule:
         if left:
             self.console.out(
                 f"{self.options.hours:g} hours are over: {len(self.outcomes)} of {len(self.plans)} are "
-                "done. Every run has a checkpoint; the same command continues them.",
-                highlight=False,
+                "done. Every run has a checkpoint; the same command continues them."
             )
 
     def _handle_event(self, event: WorkerEvent, progress: Progress) -> bool:
@@ -246,16 +245,14 @@ class Schedule:
             rate = dict(event.request.settings).get("learning-rate")
             text = "" if rate is None else f"η = {rate}, "
             text += f"{record.last_round} rounds, {record.seconds:.1f} s, {outcome}"
-            self.console.out(f"{name}  {record.run}  {text}", highlight=False)
+            self.console.out(f"{name}  {record.run}  {text}")
 
     def _report_busy(self, name: str, run: str) -> None:
         """Say, once, that another process runs a run."""
         folder = self.store.folder(run)
         if run not in self._busy and is_locked(RunDirectory(folder)):
             self._busy.add(run)
-            self.console.out(
-                f"{name}  {run}  waits: another process runs it, in {folder}", highlight=False
-            )
+            self.console.out(f"{name}  {run}  waits: another process runs it, in {folder}")
 
     def _progress(self) -> Progress:
         return Progress(

@@ -47,6 +47,11 @@ class SearchResult:
     tried: Sequence[Candidate] = ()
     inside: bool = True
 
+    @property
+    def records(self) -> list[RunRecord]:
+        """The records of the best candidate, then of all candidates."""
+        return [*self.runs, *(record for each in self.tried for record in each.records)]
+
 
 @dataclass(frozen=True)
 class Candidate:

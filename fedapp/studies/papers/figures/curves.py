@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from fedapp.analysis.curves import band, least, monotone
 from fedapp.runs.figures import COLORS, GREY, percent_tick
 from fedapp.studies.papers.cells import line_name
-from fedapp.studies.papers.figures.style import DASHES, grid_of, log_scale
+from fedapp.studies.papers.figures.style import DASHES, grid_of, log_scale, name_axes
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.results import CellResult, Curve, Envelope, Results
 from fedapp.studies.papers.schema import CurveKey, Figure, Line, Panel
@@ -111,12 +111,8 @@ def points(curve: Curve, panel: Panel) -> tuple[list[float], list[float]]:
 
 
 def _finish(axes: Axes, panel: Panel, results: Results) -> None:
-    axes.set_title(panel.title, fontsize=9.5, color="#333333")
-    axes.set_ylabel(NAMES[panel.y], fontsize=9)
-    axes.set_xlabel(
-        "communication round" if panel.x == "rounds" else "mini-batch gradient computations",
-        fontsize=9,
-    )
+    by = "communication round" if panel.x == "rounds" else "mini-batch gradient computations"
+    name_axes(axes, panel.title, by, NAMES[panel.y])
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
     if panel.x == "gradients":

@@ -9,7 +9,6 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from fedapp.config.read import read_config
-from fedapp.config.settings import Scalar
 from fedapp.data.load import load_dataset, load_partition
 from fedapp.runs.figures import COLORS, GREY, losses_figure, percent_tick, similarity_figure
 from fedapp.runs.partition_figure import draw_comparison
@@ -21,7 +20,6 @@ from fedapp.studies.papers.figures.landscapes import (
     draw_descents,
     draw_interpolation,
     draw_two_clients,
-    measure_interpolation,
 )
 from fedapp.studies.papers.figures.sharpness import draw_sharpness
 from fedapp.studies.papers.figures.style import (
@@ -35,13 +33,6 @@ from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.quadratic_rates import rates_figure
 from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.schema import BASE, Comparison, Figure, Picture, Sharpness, Updates
-
-
-def numbers_of(experiment: Experiment, setup: Setup) -> dict[str, Any]:
-    """Return the numbers that a figure needs beside cells; may train models."""
-    if isinstance(experiment, Picture) and experiment.draw == "interpolation":
-        return measure_interpolation(setup.settings())
-    return {}
 
 
 def draw(experiment: Experiment, results: Results, setup: Setup, stem: Path) -> Path | None:
@@ -87,16 +78,15 @@ def _draw_picture(
         case "quadratic":
             return save(rates_figure(), stem)
         case "partitions":
-            return draw_partitions(_panels(experiment, setup), stem)
+            return _draw_partitions(experiment, setup, stem)
 
 
-def _panels(experiment: Picture, setup: Setup) -> dict[str, dict[str, Scalar]]:
-    return {title: setup.settings(settings) for title, settings in experiment.panels.items()}
-
-
-def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) -> Path:
+def _draw_partitions(experiment: Picture, setup: Setup, stem: Path) -> Path:
     """Draw the partitions of run-configs side by side, as ``stem``.png."""
-    configs = {title: read_config(each) for title, each in settings.items()}
+    configs = {
+        title: read_config(setup.settings(settings))
+        for title, settings in experiment.panels.items()
+    }
     dataset = load_dataset(next(iter(configs.values())))
     partitions = {
         title: load_partition(config, dataset, config.num_clients)

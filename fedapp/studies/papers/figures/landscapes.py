@@ -16,7 +16,7 @@ from fedapp.config.settings import Scalar
 from fedapp.data.node_data import read_node_data
 from fedapp.runs.figures import COLORS, GREY
 from fedapp.seeds import generator
-from fedapp.studies.papers.figures.style import DASHES, new_panels
+from fedapp.studies.papers.figures.style import DASHES, name_axes, new_panels
 from fedapp.training.algorithm import Tensors
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
@@ -137,9 +137,7 @@ def _mark(axes: Axes, point: Array, marker: str, label: str, color: str = "#0000
 
 
 def _finish(axes: Axes, title: str) -> None:
-    axes.set_title(title, fontsize=9.5, color="#333333")
-    axes.set_xlabel("first weight", fontsize=9)
-    axes.set_ylabel("second weight", fontsize=9)
+    name_axes(axes, title, "first weight", "second weight")
     axes.grid(visible=False)
 
 
@@ -191,8 +189,6 @@ def draw_interpolation(numbers: Mapping[str, Any]) -> Drawing:
         axes.axhline(best, color=GREY, linewidth=1, linestyle=DASHES[1])
         for parent in (0, 1):
             axes.axvline(parent, color=GREY, linewidth=0.9, linestyle=DASHES[2])
-        axes.set_title(title, fontsize=9.5, color="#333333")
-        axes.set_xlabel("mixing weight θ", fontsize=9)
-        axes.set_ylabel("loss on all training data", fontsize=9)
+        name_axes(axes, title, "mixing weight θ", "loss on all training data")
         axes.margins(x=0)
     return figure

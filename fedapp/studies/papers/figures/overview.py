@@ -55,7 +55,7 @@ def overview(tables: Tables) -> Drawing:
         axes.plot([], [], linestyle="", color=GREY, label=label, **style)
     axes.legend(fontsize=7.5, frameon=False, loc="upper left")
     axes.set_ylabel("measured rounds", fontsize=9)
-    _draw_strip(strip, cells, ends)
+    _draw_strip(strip, cells)
     for each in (axes, strip):
         each.set_xscale("log")
         each.set_xlim(*ends)
@@ -116,9 +116,7 @@ def _draw_cell(axes: Axes, entry: Entry, color: str) -> None:
     )
 
 
-def _draw_strip(
-    axes: Axes, cells: Mapping[str, Sequence[Entry]], ends: tuple[float, float]
-) -> None:
+def _draw_strip(axes: Axes, cells: Mapping[str, Sequence[Entry]]) -> None:
     """Draw the published rounds of the cells that were not run, a row for each table."""
     labels = []
     for row, (title, own) in enumerate(cells.items()):
@@ -129,7 +127,6 @@ def _draw_strip(
         labels.append(f"{title.partition(':')[0]}: {len(missing)} of {published}")
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_xlim(*ends)
     total = sum(len(not_run(own)) for own in cells.values())
     axes.set_title(f"not run: {total} cells", fontsize=9, color=GREY, loc="left")
     axes.set_xlabel("published rounds", fontsize=9)

@@ -15,7 +15,7 @@ from matplotlib.ticker import NullFormatter
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.figures import COLORS, GREY
 from fedapp.runs.model_sharpness import Measurement, last_round, sharpness_of
-from fedapp.studies.papers.figures.style import DASHES, grid_of, log_scale
+from fedapp.studies.papers.figures.style import DASHES, grid_of, log_scale, name_axes
 from fedapp.studies.papers.results import CellResult, Results, RunResult
 from fedapp.studies.papers.schema import Sharpness, SharpnessPanel
 
@@ -140,9 +140,7 @@ def _draw_panel(axes: Axes, panel: SharpnessPanel, results: Results) -> None:
     if any(point.collapsed for own in by_line.values() for point in own.values()):
         axes.plot([], [], "o", color=GREY, mfc="none", label="collapsed")
     steps = sorted({point.x for own in by_line.values() for point in own.values()})
-    axes.set_title(panel.title, fontsize=9.5, color="#333333")
-    axes.set_xlabel(SYMBOLS[panel.key], fontsize=9)
-    axes.set_ylabel("largest eigenvalue of the Hessian", fontsize=9)
+    name_axes(axes, panel.title, SYMBOLS[panel.key], "largest eigenvalue of the Hessian")
     if not steps:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GREY)
         return

@@ -48,6 +48,13 @@ def grid_of(count: int, across: int, width: float, height: float) -> tuple[Figur
     return figure, cells[:count]
 
 
+def name_axes(axes: Axes, title: str, x: str, y: str) -> None:
+    """Write the title of a panel, and what its axes show."""
+    axes.set_title(title, fontsize=9.5, color="#333333")
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+
+
 def log_scale(axes: Axes) -> None:
     """Set a logarithmic y-axis with plain numbers, at least one a decade."""
     axes.set_yscale("log")

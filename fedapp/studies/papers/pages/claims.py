@@ -155,7 +155,7 @@ def _comparable(
         ]
         alike = [other for other in several if family and _family(ran.get(other)) == family]
         for other in same or alike:
-            settings = _settings(ran.get(other)) or other
+            settings = without_records(own.settings) if (own := ran.get(other)) else other
             if settings not in chosen.values():
                 chosen[other] = settings
     return [several[other] for other in chosen]
@@ -168,11 +168,6 @@ def _family(cell: Cell | None) -> Hashable:
     partitioner = str(cell.settings.get("partitioner"))
     keys = [*OF_FAMILY, *(key for key in cell.settings if key.startswith(f"{partitioner}."))]
     return partitioner, *(cell.settings.get(key) for key in keys)
-
-
-def _settings(cell: Cell | None) -> Mapping[str, Scalar]:
-    """Return a cell's settings but for what does not change its runs' numbers; {} if they are unknown."""
-    return {} if cell is None else without_records(cell.settings)
 
 
 def _verdict(claim: Claim, measured: Measured, scale: ScaleName) -> Verdict:

@@ -142,14 +142,10 @@ def _cells(experiment: Sharpness, results: Results) -> str:
                 for name, point in own.items()
             ]
     missing = [name for name in experiment.cells if not results.numbers.get(name)]
-    rows += [
-        [run_labels.text(name, name), _why(results.cells[name]), *[""] * 9] for name in missing
-    ]
-    return table(head, list(map(list, dict.fromkeys(map(tuple, rows)))))
-
-
-def _why(cell: CellResult) -> str:
-    return "no model" if cell.runs else NOT_RUN
+    for name in missing:
+        why = "no model" if results.cells[name].runs else NOT_RUN
+        rows.append([run_labels.text(name, name), why, *[""] * 9])
+    return table(head, list(dict.fromkeys(map(tuple, rows))))
 
 
 def _sharpness_row(shown: str, name: str, point: Point, results: Results) -> list[str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from fedapp.analysis.curves import rounds_to_target
@@ -23,7 +24,7 @@ from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
 from fedapp.studies.papers.pages.markdown import NOT_RUN
 from fedapp.studies.papers.results import Results, RunResult
 from fedapp.studies.papers.schema import Figure, ScaleName, Table
-from fedapp.studies.papers.stored import results_of
+from fedapp.studies.papers.stored import read_results, with_curves
 from fedapp.studies.sweep.record import RunRecord
 
 PLACEHOLDER = re.compile(
@@ -41,15 +42,14 @@ FindResults = Callable[[str, ScaleName], Results | None]
 
 def finder(folder: Path, name: str, records: Mapping[str, RunRecord]) -> FindResults:
     """Return what finds results in ``folder`` for the notes of the experiment ``name``."""
-    known: dict[str, list[Results]] = {}
 
+    @cache
     def find(experiment: str, scale: ScaleName) -> Results | None:
         own = experiment or name
         if own not in all_experiments():
             raise ConfigError(f"{name}: its note names {own!r}, and there is no such experiment.")
-        if own not in known:
-            known[own] = list(results_of(folder, own, records))
-        return next((results for results in known[own] if results.scale == scale), None)
+        results = read_results(folder, own, scale)
+        return with_curves(results, records) if results else None
 
     return find
 
@@ -78,24 +78,19 @@ def _filled(match: re.Match[str], find: FindResults) -> str:
     known = [
         _combined(own, shared or set(own), side) for own, side in zip(values, sides, strict=True)
     ]
-    digits = None if match["digits"] is None else int(match["digits"])
     key = sides[0].partition(" of ")[0]
     percents = any(name in key for name in ACCURACIES)
+    factor = 100 if percents else 1
     match match["how"]:
         case "over":
-            return _shown(known[0] / known[1], 1 if digits is None else digits)
+            value, digits = known[0] / known[1], "1"
         case "less":
-            return _shown(
-                (known[0] - known[1]) * (100 if percents else 1), 2 if digits is None else digits
-            )
-    value = known[0] * (100 if percents else 1)
-    if digits is not None or percents:
-        return _shown(value, 2 if digits is None else digits)
+            value, digits = (known[0] - known[1]) * factor, "2"
+        case _:
+            value, digits = known[0] * factor, "2" if percents else ""
+    if digits := match["digits"] or digits:
+        return f"{value:.{digits}f}"
     return rounds(value) if key.startswith("needed") else number(value)
-
-
-def _shown(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}"
 
 
 def _values(text: str, scale: ScaleName, find: FindResults) -> dict[int, float]:
@@ -111,13 +106,17 @@ def _values(text: str, scale: ScaleName, find: FindResults) -> dict[int, float]:
     if named and not place and (numbers := results.numbers.get(named["key"])):
         return dict(enumerate(numbers))
     cell = results.cells.get(cell_name)
-    if named is None or cell is None:
-        raise ConfigError(f"a note asks for {text!r}, and there is no such number or cell.")
+    absent = ConfigError(f"a note asks for {text!r}, and there is no such number or cell.")
+    if named is None or cell is None or (named["at"] == "/" and named["key"] != "needed"):
+        raise absent
     runs = [run for run in cell.runs if named["seed"] is None or run.seed == int(named["seed"])]
-    if named["at"] == "/":
-        values = {run.seed: _needed(results, run, int(named["round"])) for run in runs}
-    else:
-        values = {run.seed: _of_run(run, named["key"], named["round"]) for run in runs}
+    try:
+        if named["at"] == "/":
+            values = {run.seed: _needed(results, run, int(named["round"])) for run in runs}
+        else:
+            values = {run.seed: _of_run(run, named["key"], named["round"]) for run in runs}
+    except AttributeError as error:
+        raise absent from error
     known = {seed: float(value) for seed, value in values.items() if value is not None}
     return known if len(known) == len(values) else {}
 

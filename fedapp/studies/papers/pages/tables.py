@@ -178,18 +178,10 @@ def table_section(experiment: Table, results: Results) -> str:
 def _overview_and_verdict(
     experiment: Table, cells: Sequence[Entry], variant: str, results: Results
 ) -> list[str]:
-    if not variant:
-        return [_overview(experiment, cells), "", _verdict(experiment, cells, results), ""]
-    if not any(entry.result.runs for entry in cells):
+    if variant and not any(entry.result.runs for entry in cells):
         return [f"With {variant}: {NOT_RUN} at this scale.", ""]
-    return [
-        f"The same with {variant}:",
-        "",
-        _overview(experiment, cells),
-        "",
-        _verdict(experiment, cells, results),
-        "",
-    ]
+    title = [f"The same with {variant}:", ""] if variant else []
+    return [*title, _overview(experiment, cells), "", _verdict(experiment, cells, results), ""]
 
 
 def _overview(experiment: Table, cells: Sequence[Entry]) -> str:
@@ -212,16 +204,18 @@ def _overview(experiment: Table, cells: Sequence[Entry]) -> str:
 def _pair(entry: Entry | None) -> str:
     if entry is None:
         return ""
-    rounds_text = entry.published if isinstance(entry.published, str) else rounds(entry.published)
-    published = (
-        f"{rounds_text} ({times(entry.published_speedup)})"
-        if entry.published_speedup
-        else rounds_text
-    )
     is_baseline = entry.baseline is entry.result
     gain = None if is_baseline and not entry.published_speedup else entry.speedup
-    measured = f"{_measured(entry)} ({times(gain)})" if gain else _measured(entry)
-    return f"{published} → **{measured}**"
+    published = _with_gain(_published(entry), entry.published_speedup)
+    return f"{published} → **{_with_gain(_measured(entry), gain)}**"
+
+
+def _with_gain(text: str, gain: float | None) -> str:
+    return f"{text} ({times(gain)})" if gain else text
+
+
+def _published(entry: Entry) -> str:
+    return entry.published if isinstance(entry.published, str) else rounds(entry.published)
 
 
 def _measured(entry: Entry) -> str:
@@ -253,13 +247,11 @@ def _seeds(result: CellResult, seeds: str) -> str:
 
 def _detail(entry: Entry, run_labels: RunLabels) -> list[str]:
     result, name = entry.result, cell_name(entry.row, entry.column)
-    published = entry.published if isinstance(entry.published, str) else rounds(entry.published)
+    first = [entry.row.label, _published(entry), _measured(entry)]
     if not result.runs:
-        return [entry.row.label, published, _measured(entry), *[""] * 9]
+        return [*first, *[""] * 9]
     return [
-        entry.row.label,
-        published,
-        _measured(entry),
+        *first,
         number(entry.ratio, 2),
         times(entry.published_speedup),
         times(entry.speedup),
