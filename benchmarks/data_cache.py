@@ -8,7 +8,6 @@ Imports are not counted. Linux only.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import tempfile
 import time
@@ -21,12 +20,12 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.processes import PROCESSES, result_of
 from fedapp.config.read import read_config
 from fedapp.data.dataset import Dataset
 from fedapp.data.load import load_dataset
 
 LIBRARIES = ("datasets", "pyarrow", "PIL")
-PROCESSES = multiprocessing.get_context("spawn")
 
 
 def start(dataset: str, cache: str) -> tuple[Dataset, str]:
@@ -39,9 +38,9 @@ def start(dataset: str, cache: str) -> tuple[Dataset, str]:
     return data, f"{seconds:.3f} s ({cpu:.3f} s of CPU), imported {imported}"
 
 
-def timed(dataset: str, cache: str, pipe: Connection) -> None:
-    """Send the time of one start."""
-    pipe.send(start(dataset, cache)[1])
+def timed(dataset: str, cache: str) -> str:
+    """Return the time of one start."""
+    return start(dataset, cache)[1]
 
 
 def shared(dataset: str, cache: str, barrier: Barrier, pipe: Connection) -> None:
@@ -72,9 +71,7 @@ def main(folder: Annotated[str, typer.Argument(help="A data set's folder.")]) ->
     """Print the seconds of two starts, and the memory of two processes."""
     with tempfile.TemporaryDirectory() as cache:
         for name in ("first", "second"):
-            process, pipe = begin(timed, folder, cache)
-            print(f"{name} start: {pipe.recv()}")
-            process.join()
+            print(f"{name} start: {result_of(timed, folder, cache)}")
         barrier = PROCESSES.Barrier(2)
         pair = [begin(shared, folder, cache, barrier) for _ in range(2)]
         for _, pipe in pair:

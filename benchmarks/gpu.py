@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,20 +26,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.bare import clients_of
 from benchmarks.convolutions import compare
 from benchmarks.stand_in import WRITERS
 from benchmarks.trainers import Round, trainer_round
 from benchmarks.turns import median_seconds
 from benchmarks.workloads import WORKLOADS, Workload
-from fedapp.config.federation import participants
 from fedapp.config.read import read_config
 from fedapp.config.run_config import RunConfig
 from fedapp.config.settings import Scalar
 from fedapp.data.load import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.errors import ConfigError
-from fedapp.federation.sampling import sample_clients
-from fedapp.seeds import generator
 from fedapp.training.batches import to_device
 from fedapp.training.build import (
     DTYPES,
@@ -49,7 +46,7 @@ from fedapp.training.build import (
     make_model,
     make_module,
 )
-from fedapp.training.device import choose_device, memory_format, to_memory_format
+from fedapp.training.device import choose_device, set_memory_format, to_memory_format
 from fedapp.training.round_plan import RoundPlan
 
 CONVOLUTIONS = "convolutions"
@@ -184,10 +181,8 @@ def least_bytes(config: RunConfig, node_data: NodeData) -> float:
     theta = initial_parameters(config, node_data.dataset.task)
     size = sum(tensor.numel() * tensor.element_size() for tensor in theta.values())
     plan = RoundPlan.of(config)
-    m = participants(config.fraction_train, config.num_clients)
-    rng = partial(generator, config.seed, "sample", 1)
-    clients = sample_clients(rng, range(config.num_clients), m)
-    return 3.0 * size * sum(plan.num_steps(len(node_data.train(client))) for client in clients)
+    sizes = (len(node_data.train(client)) for client in clients_of(config))
+    return 3.0 * size * sum(map(plan.num_steps, sizes))
 
 
 def bandwidth(device: torch.device) -> float:
@@ -203,8 +198,7 @@ def central_speed(
 ) -> float:
     """Return the images a second of plain centralised training, its data on the device."""
     module = make_module(config, node_data.dataset.task).to(device).train()
-    form = memory_format(module)
-    module = module.to(memory_format=form)
+    form = set_memory_format(module)
     inputs, targets = to_device(node_data.dataset.train, device)
     inputs = load_transform(config).test(inputs[:batch_size], DTYPES[config.precision])
     model, optimizer = make_model(config), torch.optim.SGD(module.parameters(), lr=1e-3)

@@ -17,21 +17,19 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import resource
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple
 
 import torch
 import typer
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
+from benchmarks.processes import peak_memory, result_of
 from benchmarks.stand_in import write_mnist
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
@@ -73,13 +71,6 @@ class Measured(NamedTuple):
     round: float
     received: float
     memory: float
-
-
-class Sends(Protocol):
-    """The end of a pipe to which a measurement is written."""
-
-    def send(self, measured: Measured, /) -> None:
-        """Send it."""
 
 
 class MadeUpGrid(InlineGrid):
@@ -150,8 +141,8 @@ class MadeUpGrid(InlineGrid):
         return content
 
 
-def measure(cell: Cell, folder: str, pipe: Sends) -> None:
-    """Run a cell in this process, and send what was measured."""
+def measure(cell: Cell, folder: str) -> Measured:
+    """Run a cell in this process, and return what was measured."""
     logging.disable(logging.WARNING)
     values: dict[str, bool | int | float | str] = {
         "dataset": f"{folder}/data",
@@ -174,15 +165,8 @@ def measure(cell: Cell, folder: str, pipe: Sends) -> None:
     records = read_metrics(directory.metrics)[1:]
     check(grid, directory, records)
     busy = sum(record["seconds"]["exchange"] for record in records) - grid.spent
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    pipe.send(
-        Measured(
-            grid.accepted_at - began,
-            busy / ROUNDS,
-            records[-1]["bytes_up"] / MEGABYTE,
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit,
-        )
-    )
+    received = records[-1]["bytes_up"] / MEGABYTE
+    return Measured(grid.accepted_at - began, busy / ROUNDS, received, peak_memory())
 
 
 def check(grid: MadeUpGrid, directory: RunDirectory, records: Sequence[RoundMetrics]) -> None:
@@ -201,19 +185,6 @@ def check(grid: MadeUpGrid, directory: RunDirectory, records: Sequence[RoundMetr
         torch.testing.assert_close(after[name], tensor + len(records) * VALUE)
 
 
-def in_a_process(cell: Cell, folder: str) -> Measured:
-    """Return what ``measure`` sends from a process of its own."""
-    context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=measure, args=(cell, folder, theirs))
-    process.start()
-    theirs.close()
-    try:
-        return Measured(*ours.recv())
-    finally:
-        process.join()
-
-
 def main(
     nodes: Annotated[list[int] | None, typer.Option(help="Nodes that are clients.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Models.")] = None,
@@ -226,12 +197,12 @@ def main(
         write_mnist(Path(folder) / "data")
         for name, count in itertools.product(model or MODELS, nodes or NODES):
             cell = Cell(name, count)
-            found = in_a_process(cell, folder)
+            found = result_of(measure, cell, folder)
             _print(cell, found)
             if count >= 10 * len(FAULTS):
                 # Long enough for all that come, however busy the machine.
                 faulty = cell._replace(deadline=5 + 5 * found.round)
-                _print(faulty, in_a_process(faulty, folder))
+                _print(faulty, result_of(measure, faulty, folder))
 
 
 def _print(cell: Cell, found: Measured) -> None:

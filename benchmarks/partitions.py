@@ -7,15 +7,14 @@ second, which reads the data cache. Loading the data set, and its imports, are n
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from typing import Annotated
 
 import typer
 
+from benchmarks.processes import result_of
 from fedapp.config.read import read_config
 from fedapp.data.load import load_dataset, load_partition
 
@@ -37,16 +36,11 @@ def split(dataset: str, cache: str, partitioner: str, num_clients: int) -> str:
 
 def main(folder: Annotated[str, typer.Argument(help="The data set, e.g. FOLDER/mnist.")]) -> None:
     """Print a line for each scheme and number of clients."""
-    spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as cache:
         load_dataset(read_config({"dataset": folder, "data-cache": cache}))
         for scheme in SCHEMES:
             for clients in CLIENTS:
-                said = []
-                for _ in range(2):
-                    with ProcessPoolExecutor(1, mp_context=spawn) as process:
-                        job = process.submit(split, folder, cache, scheme, clients)
-                        said.append(job.result())
+                said = [result_of(split, folder, cache, scheme, clients) for _ in range(2)]
                 typer.echo(f"{scheme}, K = {clients:,}: first {said[0]}; second {said[1]}")
 
 

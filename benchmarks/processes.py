@@ -1,15 +1,32 @@
-"""Functions in processes of their own, called all at once."""
+"""Functions in processes of their own: one to its result, or several called all at once."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import resource
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 PROCESSES = multiprocessing.get_context("spawn")
 Call = Callable[[], None]
+Result = TypeVar("Result")
+
+
+def result_of(work: Callable[..., Result], *given: Any) -> Result:
+    """Return what a function returns in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=PROCESSES) as process:
+        return process.submit(work, *given).result()
+
+
+def peak_memory() -> float:
+    """Return the peak resident memory of this process, in MB."""
+    # Kilobytes on Linux, bytes on macOS.
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -30,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bare import bare_loop, clients_of
-from benchmarks.turns import conditions
+from benchmarks.turns import conditions, median_seconds
 from benchmarks.workloads import WORKLOADS
 from fedapp.data.node_data import read_node_data
 from fedapp.engines.ray_cluster import ENVIRONMENT
@@ -113,13 +112,8 @@ def seconds_bare(name: str, folder: str) -> float:
     """Return the median seconds of the bare loop over one round's clients."""
     config = WORKLOADS[name].config(folder, 1)
     assert config is not None
-    train, times = bare_loop(config, read_node_data(config, None), clients_of(config)), []
-    for turn in range(6):
-        began = time.perf_counter()
-        train()
-        if turn:
-            times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    train = bare_loop(config, read_node_data(config, None), clients_of(config))
+    return median_seconds(train, torch.device("cpu"), 5)
 
 
 def main(

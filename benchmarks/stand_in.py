@@ -16,11 +16,11 @@ BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 """Files of CIFAR-10's binary version, all of one size."""
 
 
-def write_mnist(folder: Path, train: int = 60_000, test: int = 10_000) -> None:
-    """Write IDX files of 28 x 28 images."""
+def write_mnist(folder: Path, train: int = 60_000, test: int = 10_000, side: int = 28) -> None:
+    """Write IDX files of ``side`` x ``side`` images."""
     draws = np.random.default_rng(0)
     for split, count in {"train": train, "t10k": test}.items():
-        images = draws.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        images = draws.integers(0, 256, (count, side, side), dtype=np.uint8)
         labels = draws.integers(0, CLASSES, count, dtype=np.uint8)
         _write_idx(folder / f"{split}-images-idx3-ubyte", images)
         _write_idx(folder / f"{split}-labels-idx1-ubyte", labels)

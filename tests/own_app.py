@@ -185,16 +185,13 @@ def forget() -> None:
 @contextmanager
 def app_in(folder: Path) -> Iterator[Path]:
     """Let this process import the files of ``folder``, written by ``write``, until the end."""
-    path, modules = list(sys.path), set(sys.modules)
+    path = list(sys.path)
     forget()
     try:
         yield folder
     finally:
         sys.path[:] = path
-        for name in set(sys.modules) - modules:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
-                del sys.modules[name]
-        forget()
+        reload(folder)
         registry.source_digest.cache_clear()
 
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -68,11 +67,8 @@ def test_a_tenth_of_faulty_nodes_costs_no_good_update(
     (tmp_path / "data").mkdir()
     write_mnist(tmp_path / "data", train=600, test=10)
     monkeypatch.setattr(load.logging, "disable", lambda _: None)
-    sent: list[load.Measured] = []
-    load.measure(
-        load.Cell("2nn", 100, deadline=6.0), str(tmp_path), SimpleNamespace(send=sent.append)
-    )
-    assert sent[0].received == pytest.approx(90 * 199_210 * 4 / 2**20, rel=0.01)
+    measured = load.measure(load.Cell("2nn", 100, deadline=6.0), str(tmp_path))
+    assert measured.received == pytest.approx(90 * 199_210 * 4 / 2**20, rel=0.01)
 
 
 @pytest.mark.nightly

@@ -12,23 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import before, datasets, messages, names
+from tests.golden import before, datasets, messages, names, pinned
 from tests.golden.driver import command, left_behind, numbers
 from tests.golden.numbers import differences, golden, read
 
 
 @pytest.mark.slow
 def test_the_runs_of_every_item_have_the_names_that_they_had() -> None:
-    assert names.found() == names.read()
+    assert names.found() == pinned("names")
 
 
 def test_messages_have_the_keys_that_they_had(tmp_path: Path) -> None:
-    assert messages.found(tmp_path) == messages.read()
+    assert messages.found(tmp_path) == pinned("messages")
 
 
 def test_data_sets_have_the_examples_that_they_had(tmp_path: Path) -> None:
     found = datasets.found(tmp_path)
-    assert list(differences(datasets.read(), found, 1e-6)) == []
+    assert list(differences(pinned("datasets"), found, 1e-6)) == []
 
 
 def test_a_run_that_was_killed_before_goes_on(tmp_path: Path) -> None:

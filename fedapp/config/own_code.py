@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -161,19 +163,17 @@ def _names(source: bytes, package: str) -> Iterator[str]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            parts = package.split(".")[: len(package.split(".")) - node.level + 1]
-            base = ".".join(
-                [*(parts if node.level else []), *([node.module] if node.module else [])]
-            )
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+            with contextlib.suppress(ImportError):  # a relative import without a package
+                dots = "." * node.level
+                base = importlib.util.resolve_name(dots + (node.module or ""), package)
+                names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         for name in names:
             yield from _and_parents(name)
 
 
 def _and_parents(name: str) -> list[str]:
     """Return a dotted name and those of the packages in which it is, which its import imports."""
-    pieces = name.split(".")
-    return [".".join(pieces[:end]) for end in range(1, len(pieces) + 1)]
+    return list(itertools.accumulate(name.split("."), "{}.{}".format))
 
 
 def _source_path(name: str, folder: Path, packages: frozenset[str]) -> Path | None:

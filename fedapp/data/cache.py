@@ -18,7 +18,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -159,28 +159,22 @@ def _read_dataset(config: DataConfig, entry: Path, name: str) -> Dataset | None:
             raise CacheDamageError("an older version has read them")
         return Dataset(
             name=config.dataset,
-            task=Task(**{key: _as_tuple(value) for key, value in manifest["task"].items()}),
+            task=Task(**_with_tuples(manifest["task"])),
             train=_shared_examples("train", entry, manifest),
             test=_shared_examples("test", entry, manifest),
             fingerprint=name,
-            table=_read_table(manifest.get("table")),
+            table=Table(**_with_tuples(manifest["table"])) if "table" in manifest else None,
         )
     except (CacheDamageError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
         logger.warning("The cached data in %s are made again: %s.", entry, error)
         return None
 
 
-def _read_table(described: dict[str, Any] | None) -> Table | None:
-    if described is None:
-        return None
-    values = tuple(map(_as_tuple, described["values"]))
-    names, labels = tuple(described["names"]), tuple(described["labels"])
-    return Table(names, values, labels, int(described["num_classes"]))
-
-
-def _as_tuple(value: Any) -> Any:
-    """Return a tuple in place of JSON's list."""
-    return tuple(value) if isinstance(value, list) else value
+def _with_tuples(value: Any) -> Any:
+    """Return a value with tuples in place of JSON's lists."""
+    if isinstance(value, dict):
+        return {key: _with_tuples(each) for key, each in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 _OPEN_EXAMPLES: WeakValueDictionary[tuple[Path, str], Examples] = WeakValueDictionary()
@@ -238,42 +232,35 @@ def cached_partition(
     path = cache_folder(config) / "partitions" / name
     if partition := _read_partition(path):
         return partition
-    with _lock(config, path):
+    with _lock(path):
         if partition := _read_partition(path):  # another process may have made it
             return partition
         partition = split()
         try:
             write_atomically(path, _pack_partition(partition))
         except OSError as error:
-            _warn(config, error)
+            logger.warning(
+                "data-cache = %r: the partition cannot be stored in %s (%s), so each process makes it "
+                "anew. Set data-cache (or the environment variable FEDAPP_CACHE) to a folder you may "
+                "write.",
+                *(config.data_cache, cache_folder(config), error),
+            )
         return partition
 
 
 @contextmanager
-def _lock(config: DataConfig, path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Hold the lock of the entry ``path``, where the cache can be written."""
     from filelock import FileLock
 
     lock = FileLock(f"{path}.lock")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except OSError as error:
-        _warn(config, error)
     try:
         yield
     finally:
         lock.release()
-
-
-def _warn(config: DataConfig, error: OSError) -> None:
-    logger.warning(
-        "data-cache = %r: the partition cannot be stored in %s (%s), so each process makes it anew. "
-        "Set data-cache (or the environment variable FEDAPP_CACHE) to a folder you may write.",
-        config.data_cache,
-        cache_folder(config),
-        error,
-    )
 
 
 def _digest(examples: Examples) -> str:

@@ -207,30 +207,37 @@ def network_task(config: DataConfig, task: Task) -> Task:
 
 
 def build_dataset(config: DataConfig, source: Source) -> Dataset:
-    """Return the data set of a source; without a test split the test examples are empty.
+    """Return the data set of a source, a table not coded; without a test split test examples are empty.
 
     Raises
     ------
     DataError
         Labels are negative or out of range, or test inputs have another shape.
     """
-    if source.table is not None:
-        return _build_table(config, source, source.table)
     if source.train.is_text and source.train.labels is None:
         return build_next_symbol(config, source)
-    num_classes = checked_classes(config, source)
+    table, num_classes, client = source.table, 0, ""
+    if table is None or table.num_classes:
+        num_classes = checked_classes(config, source)
     source = hold_out_random(config, source)
     splits = source.splits
-    read = encode_labelled if source.train.is_text else _images
-    task, inputs = read(config, splits)
-    groups, names, left_out = code_groups(splits)
+    if table is not None:
+        table = dataclasses.replace(table, num_classes=num_classes)
+        task, inputs = _uncoded_task(table, config.label_key), [split.inputs for split in splits]
+        client = client_column(config, source.train)
+    else:
+        read = encode_labelled if source.train.is_text else _images
+        task, inputs = read(config, splits)
+        task = dataclasses.replace(task, num_classes=num_classes, labels=source.class_names)
+    required = bool(client and config.client_key)
+    groups, names, left_out = code_groups(splits, client=client, required=required)
     train, *tests = (
         Examples(each, split_labels(split), codes, names, left_out)
         for each, split, codes in zip(inputs, splits, groups, strict=True)
     )
     empty = Examples(train.inputs[:0], train.targets[:0])
-    task = dataclasses.replace(task, num_classes=num_classes, labels=source.class_names)
-    return Dataset(config.dataset, task, train, tests[0] if tests else empty, fingerprint="")
+    test = tests[0] if tests else empty
+    return Dataset(config.dataset, task, train, test, fingerprint="", table=table)
 
 
 def _images(config: DataConfig, splits: list[Split]) -> tuple[Task, list[NDArray[Any]]]:
@@ -245,36 +252,12 @@ def _images(config: DataConfig, splits: list[Split]) -> tuple[Task, list[NDArray
     return Task("image", shape, num_classes=0), inputs
 
 
-def _build_table(config: DataConfig, source: Source, table: Table) -> Dataset:
-    """Return a table that is not coded."""
-    if table.num_classes:
-        table = dataclasses.replace(table, num_classes=checked_classes(config, source))
-    source = hold_out_random(config, source)
-    splits = source.splits
-    client = client_column(config, source.train)
-    groups, names, left_out = code_groups(splits, client=client, required=bool(config.client_key))
-    examples = [
-        Examples(split.inputs, split_labels(split), codes, names, left_out)
-        for split, codes in zip(splits, groups, strict=True)
-    ]
-    train = examples[0]
-    empty = Examples(train.inputs[:0], train.targets[:0])
-    return Dataset(
-        name=config.dataset,
-        task=_uncoded_task(table, config.label_key or "label"),
-        train=train,
-        test=(*examples[1:], empty)[0],
-        fingerprint="",
-        table=table,
-    )
-
-
 def _uncoded_task(table: Table, label: str) -> Task:
     """Return a task that is equal for tables of the same columns, whatever values they have."""
     kinds = ["number" if values is None else "categories" for values in table.values]
     columns = [f"{name} ({kind})" for name, kind in zip(table.names, kinds, strict=True)]
     kind = "names" if table.labels else "classes" if table.num_classes else "number"
-    columns.append(f"{label} ({kind})")
+    columns.append(f"{label or 'label'} ({kind})")
     return Task(
         "vector",
         (len(table.names),),

@@ -194,18 +194,14 @@ class Statistics:
 
     @classmethod
     def from_json(cls, text: str) -> Statistics:
-        """Return the inverse of ``to_json``; raises as ``from_dict`` does."""
-        return cls.from_dict(json.loads(text))
-
-    @classmethod
-    def from_dict(cls, stored: Any) -> Statistics:
-        """Return the inverse of ``to_dict``; the label may be missing.
+        """Return the inverse of ``to_json``; the label may be missing.
 
         Raises
         ------
         ValueError, KeyError, TypeError, AttributeError
             The content is of another form.
         """
+        stored = json.loads(text)
         columns = {name: _coding(name, each) for name, each in stored["columns"].items()}
         label = stored.get("label", {})
         names = _names(label.get("names", []))

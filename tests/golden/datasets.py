@@ -7,7 +7,6 @@ differ in their last bit between machines. The splits over clients are in
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from fedapp.config.read import read_config
 from fedapp.data.load import load_dataset
 from tests.golden.driver import DATA, projected, write_data
 
-TABLE = Path(__file__).parent / "datasets.json"
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits"},
     "quadratic": {"dataset": "quadratic", "model": "quadratic"},
@@ -70,14 +68,3 @@ def _pinned(values: Any) -> dict[str, Any]:
     norm, projections = projected({"": values})
     shape = f"{values.dtype} {list(values.shape)}"
     return {"array": shape, "norm": norm, "projections": projections}
-
-
-def read() -> dict[str, Any]:
-    """Return what is pinned."""
-    return dict(json.loads(TABLE.read_text()))
-
-
-def write(folder: Path) -> None:
-    """Write the data sets as they are now."""
-    lines = (f'"{name}": {json.dumps(values)}' for name, values in found(folder).items())
-    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Message
 
 from tests.golden.driver import Run, ScriptedGrid, prepared, start
 from tests.golden.runs import BY_NAME, DIGITS
 
-TABLE = Path(__file__).parent / "messages.json"
 EVALUATED = {**DIGITS, "evaluation": "both", "num-server-rounds": 2}
 RUNS = (
     Run("fedavg", EVALUATED, 2),
@@ -34,7 +31,7 @@ def found(folder: Path) -> dict[str, dict[str, list[str]]]:
             kind = pair[0].metadata.message_type
             for way, message in zip(("message", "reply"), pair, strict=True):
                 _note(keys.setdefault(f"{run.name}: {kind} {way}", {}), message)
-    return keys
+    return {name: dict(sorted(keys[name].items())) for name in sorted(keys)}
 
 
 def _note(records: dict[str, list[str]], message: Message) -> None:
@@ -43,15 +40,3 @@ def _note(records: dict[str, list[str]], message: Message) -> None:
         name = re.sub(r"\.\d+$", ".k", name)
         kind = f"{name}: {type(record).__name__}"
         records[kind] = sorted({*records.get(kind, []), *record})
-
-
-def read() -> dict[str, Any]:
-    """Return the keys that are pinned."""
-    return dict(json.loads(TABLE.read_text()))
-
-
-def write(folder: Path) -> None:
-    """Write the keys as they are now."""
-    keys = found(folder)
-    lines = (f'"{name}": {json.dumps(keys[name], sort_keys=True)}' for name in sorted(keys))
-    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from fedapp.studies.papers.catalogue import all_experiments
@@ -19,7 +18,6 @@ from fedapp.studies.papers.schema import SCALES
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.search import LEARNING_RATE, Cell
 
-TABLE = Path(__file__).parent / "names.json"
 EMBEDDED = ("digits", "quadratic", "skewed-digits")
 READING = ("text-", "client-key", "label-key", "input-key", "test-fraction", "dataset-subset")
 """The start of keys about reading data: part of a run's name only where data are read."""
@@ -68,14 +66,3 @@ def _runs(cell: Cell) -> Iterator[str]:
             read["dataset"] = settings.pop("dataset")
         name = Request.of({"dataset": "digits", **settings}, 1).run
         yield json.dumps([name, read, cell.rounds, cell.target, cell.draw], sort_keys=True)
-
-
-def read() -> dict[str, Any]:
-    """Return what is pinned."""
-    return dict(json.loads(TABLE.read_text()))
-
-
-def write(_: Path) -> None:
-    """Write the names as they are now."""
-    lines = (f'"{name}": {json.dumps(scales)}' for name, scales in found().items())
-    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n")

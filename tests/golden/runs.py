@@ -114,18 +114,11 @@ COMPILED: Settings = {"trainer": "batched", "program": "compile", "clients-toget
 
 
 def _variants() -> dict[str, list[Run]]:
-    found = {
-        name: [
-            Run(f"{name}-{kind}", {**DIGITS, "algorithm": name, **own, **trainer})
-            for kind, trainer in TRAINERS.items()
-        ]
-        for name, own in ALGORITHMS.items()
+    named = {name: {**DIGITS, "algorithm": name, **own} for name, own in ALGORITHMS.items()}
+    return {
+        name: [Run(f"{name}-{kind}", {**own, **trainer}) for kind, trainer in TRAINERS.items()]
+        for name, own in (named | OPTIONS).items()
     }
-    for name, settings in OPTIONS.items():
-        found[name] = [
-            Run(f"{name}-{kind}", {**settings, **trainer}) for kind, trainer in TRAINERS.items()
-        ]
-    return found
 
 
 OPTIONS: dict[str, Settings] = {

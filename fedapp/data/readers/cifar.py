@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -109,15 +110,12 @@ def read_cifar(config: DataConfig, layout: Layout, folder: Path, *, test_require
     present = {
         split: paths for split, paths in batches.items() if any(path.is_file() for path in paths)
     }
-    train, test = choose_splits(config, present, test_required=test_required)
-    for path in (*train, *(test or ())):
+    chosen = choose_splits(config, present, test_required=test_required)
+    for path in chain(*chosen):
         if not path.is_file():
             raise DataError(f"{path}: is missing beside the other batches. Copy or download it.")
-    return Source(
-        train=_split(layout, key, train),
-        test=None if test is None else _split(layout, key, test),
-        class_names=_class_names(folder / layout.labels[key]),
-    )
+    splits = (_split(layout, key, paths) for paths in chosen)
+    return Source(*splits, class_names=_class_names(folder / layout.labels[key]))
 
 
 def _split(layout: Layout, key: str, paths: list[Path]) -> Split:

@@ -45,8 +45,7 @@ def read_idx_folder(config: DataConfig, folder: Path, *, test_required: bool) ->
         for name, words in (("train", ("train",)), ("test", ("t10k", "test")))
         if (files := _files(config, sets, words))
     }
-    train, test = choose_splits(config, splits, test_required=test_required)
-    return Source(_split(train), None if test is None else _split(test))
+    return Source(*map(_split, choose_splits(config, splits, test_required=test_required)))
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,7 +63,8 @@ class Source:
     """
 
     train: Split
-    test: Split | None
+    test: Split | None = None
+    _: KW_ONLY
     class_names: tuple[str, ...] = ()
     table: Table | None = None
 
@@ -161,10 +162,10 @@ def no_column_in_test(config: DataConfig, key: str, name: str, columns: Iterable
 
 def choose_splits(
     config: DataConfig, available: Mapping[str, T], *, test_required: bool
-) -> tuple[T, T | None]:
-    """Return the training and the test split among the ``available`` ones.
+) -> list[T]:
+    """Return the training split among the ``available`` ones and, if there is one, the test split.
 
-    The test split is None where there is none, or `test-split` names the training split, and
+    The test split is left out where there is none, or `test-split` names the training split, and
     ``test_required`` is false, or `test-fraction` is set and `test-split` is not.
 
     Raises
@@ -174,7 +175,7 @@ def choose_splits(
     DataError
         A split is missing or has no examples.
     """
-    train = _pick(config, "train-split", config.train_split, available)
+    chosen = [_pick(config, "train-split", config.train_split, available)]
     has_test = config.test_split in available and config.test_split != config.train_split
     unset = (DataConfig.model_fields["test_split"].default, config.train_split)
     named = config.test_split not in unset
@@ -183,8 +184,8 @@ def choose_splits(
     if has_test and test_required and not of_nodes:
         config.refuse_unused(TEST_SPLIT)
     if has_test or (test_required and (named or not config.test_fraction)):
-        return train, _pick(config, "test-split", config.test_split, available)
-    return train, None
+        chosen.append(_pick(config, "test-split", config.test_split, available))
+    return chosen
 
 
 def _pick(config: DataConfig, key: str, name: str, available: Mapping[str, T]) -> T:

@@ -64,21 +64,21 @@ def source_from_tables(
     DataError
         A split or a column is missing, empty or of a type that cannot be used.
     """
-    train, test = choose_splits(config, tables, test_required=test_required)
+    chosen = choose_splits(config, tables, test_required=test_required)
+    train = chosen[0]
     given = {key: getattr(config, key) for key in ("input_key", "label_key", "client_key")}
     columns = {key: column_named(name, train.column_names) for key, name in given.items()}
     config = config.model_copy(update=columns)
     _check_clients(config, train)
     label = _label_name(config, train, class_names)
-    splits = {config.train_split: train} | ({} if test is None else {config.test_split: test})
+    splits = dict(zip((config.train_split, config.test_split), chosen, strict=False))
     if names := table_inputs(config, splits, class_names, label):
         return _source_of_table(config, splits, names, label, class_names)
-    keys = _input_key(config, train), _label_key(config, train, class_names)
-    return Source(
-        train=_split(config, config.train_split, train, *keys),
-        test=None if test is None else _split(config, config.test_split, test, *keys),
-        class_names=class_names.get(keys[1], ()),
-    )
+    keys = _input_key(config, train), label
+    if config.label_key:
+        _column(config, config.train_split, train, "label-key", label)
+    parts = (_split(config, name, table, *keys) for name, table in splits.items())
+    return Source(*parts, class_names=class_names.get(label, ()))
 
 
 def _check_clients(config: DataConfig, table: Any) -> None:
@@ -113,14 +113,8 @@ def _input_key(config: DataConfig, table: Any) -> str:
     return (images + texts)[0]
 
 
-def _label_key(config: DataConfig, table: Any, class_names: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the label column's name, or "" where there is none (next-token tasks)."""
-    if config.label_key:
-        _column(config, config.train_split, table, "label-key", config.label_key)
-    return _label_name(config, table, class_names)
-
-
 def _label_name(config: DataConfig, table: Any, class_names: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the label column's name, or "" where there is none (next-token tasks)."""
     usual = "label" if "label" in table.column_names else ""
     return config.label_key or next(iter(class_names), usual)
 
@@ -156,21 +150,20 @@ def _source_of_table(
         for name in names
     ]
     used = {*names, label} - {config.client_key}
-    parts = {
-        split: Split(
+    parts = (
+        Split(
             inputs=np.stack([codes[split] for _, codes in coded], axis=1),
             labels=labels[split],
             columns=_scalars(table, used),
         )
         for split, table in splits.items()
-    }
+    )
     targets = labels[config.train_split]
     num_classes = (
         0 if targets.dtype.kind == "f" else len(label_names) or max(int(targets.max()) + 1, 1)
     )
     return Source(
-        train=parts[config.train_split],
-        test=parts[config.test_split] if parts.keys() > {config.train_split} else None,
+        *parts,
         class_names=label_names,
         table=Table(tuple(names), tuple(values for values, _ in coded), label_names, num_classes),
     )

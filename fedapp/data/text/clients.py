@@ -45,7 +45,7 @@ def join_windows(config: DataConfig, source: Source, client: str) -> Source:
                 raise no_column_in_test(config, key, name, source.test.columns)
         return Source(_split(train, client), _split(_texts(source.test, client), client))
     if not config.test_fraction:
-        return Source(_split(train, client), None)
+        return Source(_split(train, client))
     cuts = [len(text) - int(config.test_fraction * len(text)) for _, text in train]
     heads = [(who, text[:cut]) for (who, text), cut in zip(train, cuts, strict=True)]
     tails = [(who, text[cut:]) for (who, text), cut in zip(train, cuts, strict=True) if text[cut:]]
