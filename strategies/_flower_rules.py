@@ -78,8 +78,8 @@ class RobustRule(Algorithm, ABC):
             ]
             yield (
                 f"algorithm = {self.name!r}: needs updates from {self.min_updates} clients a round, and "
-                f"the number that train is {clients} (max(floor(fraction-train * num-clients), 1)). "
-                f"Raise fraction-train or num-clients, or lower {' or '.join(own)}."
+                f"only {clients} train (max(floor(fraction-train * num-clients), 1)). Raise "
+                f"fraction-train or num-clients, or lower {' or '.join(own)}."
             )
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -192,9 +193,10 @@ class FederatedStrategy(Strategy):
         """Sample S_t, distribute it over the nodes, and return one TRAIN message a node."""
         plan = RoundPlan.of(self.config, server_round)
         sampled, cohorts = self._sampler.assign_round(server_round, grid, self.state)
-        states = self.client_states() if self.client_states else None
-        used = self.state.last_used_round
-        requests = [TrainRequest(plan, tuple(c), states and states.of(c, used)) for _, c in cohorts]
+        states = None
+        if self.client_states:
+            states = replace(self.client_states(), last_used_round=self.state.last_used_round)
+        requests = [TrainRequest(plan, tuple(clients), states) for _, clients in cohorts]
         nodes = [node for node, _ in cohorts]
         asked = self._sampler.bytes_asked
         self._requests = RoundRequests(plan, sampled, nodes, requests, asked)

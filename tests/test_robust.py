@@ -222,8 +222,7 @@ def test_too_few_clients_are_refused_before_the_start(
 ) -> None:
     values = {"algorithm": name, "num-clients": 12, "fraction-train": 0.5, **options}
     pattern = (
-        rf"algorithm = '{name}': needs updates from {needed} clients a round, and the number that "
-        "train is 6"
+        rf"algorithm = '{name}': needs updates from {needed} clients a round, and only 6 train"
     )
     with pytest.raises(ConfigError, match=pattern) as error:
         read_config(values)

@@ -74,15 +74,16 @@ def task(value: float) -> ClientTask:
 class Doubling:
     """Gives each client a draw and twice its example; notes how many came at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: type[BaseException] = ValueError) -> None:
         self.sizes: list[int] = []
+        self.error = error
 
     def train(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         self.sizes.append(len(tasks))
         draws = [task.rng.random() for task in tasks]
         values = [float(task.examples.inputs[0, 0]) for task in tasks]
         if any(value < 0 for value in values):
-            raise ValueError("a negative example")
+            raise self.error("a negative example")
         return [
             ClientResult({"x": torch.tensor([2 * value, draw])}, 1, 1, 0.0, ClientExtras())
             for value, draw in zip(values, draws, strict=True)
@@ -111,8 +112,11 @@ def test_all_runs_of_a_batch_train_together_until_they_end() -> None:
     assert current_run_batch() is None
 
 
-def test_a_run_that_raises_does_not_harm_the_others_and_draws_nothing_twice() -> None:
-    trainer, draws = Doubling(), []
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_run_that_raises_does_not_harm_the_others_and_draws_nothing_twice(
+    error: type[BaseException],
+) -> None:
+    trainer, draws = Doubling(error), []
 
     def drawing() -> None:
         for value in (1.0, 1.0):
@@ -122,7 +126,7 @@ def test_a_run_that_raises_does_not_harm_the_others_and_draws_nothing_twice() ->
             draws.append(float(reply.params["x"][1]))
 
     [wrong, fine] = in_one_batch([rounds_of(trainer, [-1]), drawing])
-    assert isinstance(wrong, ValueError)
+    assert isinstance(wrong, error)
     assert fine is None
     first = np.float32(np.random.default_rng(0).random())
     assert draws == [first, first]

@@ -27,7 +27,6 @@ from fedapp.errors import ConfigError
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.batched.batch_loader import (
-    BatchIndices,
     BatchLoader,
     ClientBatches,
     padded_width,
@@ -830,13 +829,15 @@ def test_places_are_the_passes_batch_by_batch(
     sampling: Any = "uniform" if steps else "epoch"
     plan = RoundPlan(epochs, steps, batch_size, sampling, 0.1)
     width = padded_width(plan, [size])
-    places = BatchIndices.of(plan, size, np.random.default_rng(1), width)
+    examples = Examples(np.zeros((size, 2), np.uint8), np.zeros(size, np.int64))
+    task = ClientTask(ClientContext({}), examples, np.random.default_rng(1))
+    places, masks, _ = loader()._draw([task], plan, [np.arange(size)], width)
     drawn = [
         order[start : start + plan.batch(size)]
         for order in passes(plan, size, np.random.default_rng(1))
         for start in range(0, len(order), plan.batch(size))
     ]
-    taken = [row[mask] for row, mask in zip(places.index, places.mask, strict=True)]
+    taken = [row[mask] for row, mask in zip(places[:, 0], masks[:, 0], strict=True)]
     assert len(taken) == plan.num_steps(size)
     assert all(np.array_equal(a, b) for a, b in zip(taken, drawn, strict=True))
     assert plan.batch(size) <= width <= (batch_size or max(size * 9 / 8 + 1, 8))

@@ -46,7 +46,7 @@ TABLE: tuple[Row, ...] = (
     ("Outcome", "ClientResult, SearchResult", ()),
     ("hits", "num_correct", ()),
     ("places", "batches, node_configs", ()),
-    ("Places", "BatchIndices", ()),
+    ("Places", "the loader's index and mask", ()),
     ("Stage", "BufferPool, SearchProgress", ()),
     ("stage", "buffers, progress", ("fedapp",)),
     ("Feed", "BatchLoader", ()),

@@ -57,10 +57,9 @@ class RunningAggregate:
 
     def mean(self, algorithm: Algorithm) -> tuple[Tensors, Tensors]:
         """Return the aggregated update and the mean of the uploads; both empty without clients."""
-        uploads = self._uploads.mean() if self._uploads.total_weight > 0 else {}
         if not self._each or not self.weight:
-            return self._mean.mean() if self._mean.total_weight > 0 else {}, uploads
-        return algorithm.aggregate(*self.client_updates()), uploads
+            return self._mean.mean(), self._uploads.mean()
+        return algorithm.aggregate(*self.client_updates()), self._uploads.mean()
 
     def client_updates(self) -> tuple[list[Tensors], list[float]]:
         """Return the updates of the single clients, in client order, and their weights."""

@@ -246,7 +246,8 @@ class Delivery:
             while index_of and (spent := self._clock() - began) < limit:
                 if isinstance(grid, SupportsWait):
                     grid.wait_for_replies(list(index_of), limit - spent)
-                replies = self._take(grid, index_of) or self._take_restarted(grid, index_of)
+                replies = self._answered(index_of, self._pull(grid, list(index_of)))
+                replies = replies or self._take_restarted(grid, index_of)
                 yield from replies
                 # Without those that the caller has made ``forget``.
                 index_of = {key: i for key, i in index_of.items() if key in self._pending}
@@ -258,10 +259,6 @@ class Delivery:
             if max_wait is None and isinstance(grid, SupportsCancel):
                 for key in grid.cancel_messages(index_of):
                     del self._pending[key]
-
-    def _take(self, grid: Grid, index_of: dict[str, int]) -> list[tuple[int, Message | Fault]]:
-        """Return (index, reply) of the replies that have arrived."""
-        return self._answered(index_of, self._pull(grid, list(index_of)))
 
     def _take_restarted(
         self, grid: Grid, index_of: dict[str, int]

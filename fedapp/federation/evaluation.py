@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from logging import WARNING
 from typing import Literal
 
@@ -65,14 +66,20 @@ class ClientEvaluation:
         arrays: ArrayRecord,
         split: Literal["test", "train"] = "test",
     ) -> list[Message]:
-        """Return the EVALUATE message of each node, for its part of ``clients``."""
-        personalised = is_personalised(self.algorithm)
-        states = self.client_states() if self.client_states and personalised else None
+        """Return the EVALUATE message of each node, for its part of ``clients``.
+
+        Clients whose node is busy or disconnected are left out.
+        """
+        states, threads = None, self.config.threads
+        if self.client_states and is_personalised(self.algorithm):
+            states = replace(self.client_states(), last_used_round=state.last_used_round)
+        available = self.nodes.available(grid)
+        self.cohorts = assign(self.nodes, clients, available, self._delivery.busy(available))
+        if left_out := len(clients) - sum(len(cohort) for _, cohort in self.cohorts):
+            log(WARNING, LEFT_OUT, left_out)
         contents = []
-        for _, cohort in self.assign(grid, clients):
-            location = states and states.of(cohort, state.last_used_round)
-            threads = self.config.threads
-            request = EvaluateRequest(state.round, tuple(cohort), threads, location, split)
+        for _, cohort in self.cohorts:
+            request = EvaluateRequest(state.round, tuple(cohort), threads, states, split)
             contents.append(self.nodes.add_to(encode_evaluate_request(request, arrays)))
         deadline, round_ = self.config.round_deadline, state.round + 1
         return messages_to(self.asked, contents, MessageType.EVALUATE, round_, deadline)
@@ -86,15 +93,6 @@ class ClientEvaluation:
         replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
         scores = self.scores(replies).items()
         return {client: score.loss for client, score in scores if score.count}, size
-
-    def assign(self, grid: Grid, clients: Sequence[int]) -> list[Cohort]:
-        """Return the cohorts of ``clients``, without those of nodes that are busy or disconnected."""
-        available = self.nodes.available(grid)
-        busy = self._delivery.busy(available)
-        self.cohorts = assign(self.nodes, clients, available, busy)
-        if left_out := len(clients) - sum(len(cohort) for _, cohort in self.cohorts):
-            log(WARNING, LEFT_OUT, left_out)
-        return self.cohorts
 
     def aggregate(self, replies: Iterable[tuple[int, Message | Fault]]) -> MetricRecord | None:
         """Return loss and accuracy over all clients' test examples, each example counting once."""

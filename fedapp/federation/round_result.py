@@ -8,7 +8,7 @@ from functools import cached_property
 
 from fedapp.federation.aggregation import RoundReplies
 from fedapp.federation.callback import RoundMetrics
-from fedapp.federation.faults import Fault, count
+from fedapp.federation.faults import count
 from fedapp.training.client import TrainRequest
 from fedapp.training.round_plan import RoundPlan
 
@@ -55,9 +55,16 @@ class TrainingResult:
     @property
     def metrics(self) -> RoundMetrics:
         """The metrics of the training; u and eta * u are averaged as the updates are."""
-        plan, aggregate = self.requests.plan, self.replies.aggregate
+        plan, aggregate, faults = self.requests.plan, self.replies.aggregate, self.replies.faults
         clients = aggregate.client_metrics
         updates = aggregate.average([plan.updates(client.examples) for client in clients])
+        if_any = {
+            "bytes_asked": self.requests.bytes_asked,
+            "surplus": self.replies.unused,
+            "failures": {str(client): faults[client].reason for client in sorted(faults)},
+            "faults": count(faults),
+            "late_replies": self.late,
+        }
         return {
             **self.further,
             "learning_rate": plan.learning_rate,
@@ -71,18 +78,9 @@ class TrainingResult:
             "effective_updates": updates * plan.learning_rate,
             "train_loss": aggregate.average([client.loss for client in clients]),
             "bytes_up": aggregate.bytes,
-            **({"bytes_asked": self.requests.bytes_asked} if self.requests.bytes_asked else {}),
-            **({"surplus": self.replies.unused} if self.replies.unused else {}),
-            **_fault_metrics(self.replies.faults),
-            **({"late_replies": self.late} if self.late else {}),
+            **{name: value for name, value in if_any.items() if value},
             "model_changed": not self.problem,
         }
-
-
-def _fault_metrics(faults: Mapping[int, Fault]) -> RoundMetrics:
-    """Return each failed client's reason, and the number of clients by kind of fault."""
-    failures = {str(client): faults[client].reason for client in sorted(faults)}
-    return {"failures": failures, "faults": count(faults)} if faults else {}
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,10 @@ def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
     counts: list[int] = np.unique(np.asarray(sizes, np.int64)).tolist()
     plans = list(_plans_of_batches(config, max(counts, default=0)))
     single = [n for n in counts if any(plan.smallest_batch(n) == 1 for plan in plans)]
-    if not single or not (layer := _layer_needing_two(config, task)):
+    if not single:
+        return
+    layer = layer_needing_two(make_module(config, task), example_inputs(config, task, 1))
+    if not layer:
         return
     fix = "Set batch-sampling='uniform', whose batches are all full, or another batch-size."
     if single[0] == 1 or config.batch_size == 1:
@@ -235,11 +238,6 @@ def _plans_of_batches(config: RunConfig, largest: int) -> Iterator[RoundPlan]:
         yield (plan := RoundPlan.of(config, round_))
         if config.batch_size_growth == 1 or plan.batch(largest) == largest:
             return
-
-
-def _layer_needing_two(config: RunConfig, task: Task) -> str:
-    """Return the kind of a layer of the run's network that cannot train on one example, or ""."""
-    return layer_needing_two(make_module(config, task), example_inputs(config, task, 1))
 
 
 def _require_representation(config: RunConfig, task: Task, module: nn.Module) -> None:

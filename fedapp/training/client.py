@@ -84,30 +84,22 @@ def train_cohort(
     each: dict[int, Tensors] = {}
     client_metrics: list[ClientMetrics] = []
     failures: dict[int, str] = {}
-    for done in _client_updates(trainer, shared, plan, request.clients, data_of, states):
-        if isinstance(done.result, Exception):
-            failures[done.client] = reason_of(done.result)
+    done = _client_updates(trainer, shared, plan, request.clients, data_of, states)
+    for client, result, seconds in done:
+        if isinstance(result, Exception):
+            failures[client] = reason_of(result)
             continue
-        result = done.result
         weight = _weight(plan, trainer.algorithm, result.examples)
         update = result.extras.update or update_of(plan, result.params, shared, trainer.algorithm)
         if plan.reply == "each":
-            each[done.client] = update
+            each[client] = update
         else:
             mean.add(update, weight)
         uploads.add(result.extras.upload, weight)
         client_metrics.append(
-            ClientMetrics(
-                done.client, result.examples, weight, result.steps, result.loss, done.seconds
-            )
+            ClientMetrics(client, result.examples, weight, result.steps, result.loss, seconds)
         )
-    return TrainReply(
-        mean.mean() if mean.total_weight > 0 else {},
-        uploads.mean() if uploads.total_weight > 0 else {},
-        each,
-        tuple(client_metrics),
-        failures,
-    )
+    return TrainReply(mean.mean(), uploads.mean(), each, tuple(client_metrics), failures)
 
 
 def shared_context(
@@ -155,15 +147,6 @@ def is_personalised(algorithm: Algorithm) -> bool:
     return algorithm.keeps_state and type(algorithm).initial_params is not Algorithm.initial_params
 
 
-@dataclass(frozen=True)
-class _ClientUpdate:
-    """A client's result, or the exception that it raised, and its share of the seconds."""
-
-    client: int
-    result: ClientResult | Exception
-    seconds: float
-
-
 def _client_updates(
     trainer: Trainer,
     shared: ClientContext,
@@ -171,8 +154,11 @@ def _client_updates(
     clients: Sequence[int],
     data_of: Callable[[int], Examples],
     states: ClientStates | None,
-) -> Iterator[_ClientUpdate]:
-    """Train the clients in ascending order, as many at a time as the trainer takes."""
+) -> Iterator[tuple[int, ClientResult | Exception, float]]:
+    """Train the clients in ascending order, as many at a time as the trainer takes.
+
+    Yields each client with its result, or the exception that it raised, and its share of the seconds.
+    """
     ascending = sorted(clients)
     for start in range(0, len(ascending), trainer.clients_together):
         chunk = ascending[start : start + trainer.clients_together]
@@ -187,7 +173,7 @@ def _client_updates(
         results |= _train(trainer, tasks, plan)
         seconds = (time.perf_counter() - began) / len(chunk)
         for client in chunk:
-            yield _ClientUpdate(client, _store_state(results[client], client, states), seconds)
+            yield client, _store_state(results[client], client, states), seconds
 
 
 def _train(
@@ -252,28 +238,16 @@ def client_task(
     states: ClientStates | None,
 ) -> ClientTask:
     """Return the trainer's task for one client."""
-    context = replace(shared, steps=plan.num_steps(len(examples)))
-    context = _client_context(context, trainer, examples, states, client)
-    randomness = trainer.algorithm.round_randomness(context, plan.seed, client)
-    context = replace(context, round_randomness=_on_device(trainer, randomness))
-    return ClientTask(context, examples, client_generator(plan.seed, plan.round, client))
-
-
-def _client_context(
-    context: ClientContext,
-    trainer: Trainer,
-    examples: Examples,
-    states: ClientStates | None,
-    client: int,
-) -> ClientContext:
-    """Return the context with the client's state and label counts, where the algorithm needs them."""
-    if states is not None and trainer.algorithm.keeps_state:
-        state = states.read(client, context.state)
+    algorithm, context = trainer.algorithm, replace(shared, steps=plan.num_steps(len(examples)))
+    if states is not None and algorithm.keeps_state:
+        state = states.read(client, shared.state)
         if state is not None:
             context = replace(context, state=_on_device(trainer, state))
-    if "classes" in trainer.algorithm.needs:
+    if "classes" in algorithm.needs:
         context = replace(context, label_counts=_label_counts(trainer, examples))
-    return context
+    randomness = algorithm.round_randomness(context, plan.seed, client)
+    context = replace(context, round_randomness=_on_device(trainer, randomness))
+    return ClientTask(context, examples, client_generator(plan.seed, plan.round, client))
 
 
 def _label_counts(trainer: Trainer, examples: Examples) -> Tensor:

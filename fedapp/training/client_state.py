@@ -17,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors.torch
@@ -42,7 +42,7 @@ class StateLocation:
     ``folder`` is the run directory's folder of states, for virtual clients; a node that is a client
     has its own folder, named ``run_id``. ``starts[a]`` is the round of the checkpoint from which
     attempt a began (0 for the first); ``checkpoints`` are the rounds of the stored checkpoints.
-    ``last_used_round`` is, for each requested client, the last round whose result the server used.
+    ``last_used_round`` is, by client, the last round whose result the server used, if there was one.
     """
 
     run_id: str
@@ -50,11 +50,6 @@ class StateLocation:
     starts: tuple[int, ...]
     checkpoints: tuple[int, ...]
     last_used_round: Mapping[int, int] = field(default_factory=dict)
-
-    def of(self, clients: Sequence[int], last_used_round: Mapping[int, int]) -> StateLocation:
-        """Return the location with the last used rounds of ``clients``; 0 if there was none."""
-        rounds = {client: last_used_round.get(client, 0) for client in clients}
-        return replace(self, last_used_round=rounds)
 
 
 @dataclass(frozen=True, order=True)

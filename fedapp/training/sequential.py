@@ -22,6 +22,7 @@ from fedapp.training.batches import batches, counted_targets
 from fedapp.training.device import flush_denormals, seeded_generators, set_memory_format
 from fedapp.training.networks import LiveNetwork, normalisation_names, running_statistics
 from fedapp.training.round_plan import RoundPlan
+from fedapp.training.tensors import copies
 from fedapp.training.trainer import ClientResult, ClientTask
 
 
@@ -129,10 +130,7 @@ class SequentialTrainer:
             losses.append(loss.detach())
             sizes.append(counted_targets(batch).sum())
         with torch.no_grad():
-            final = {
-                name: tensor.detach().clone(memory_format=torch.contiguous_format)
-                for name, tensor in self.tensors.items()
-            }
+            final = copies(self.tensors)
             extras = self.algorithm.finalize(final, context, len(sizes))
         params = {name: final[name] for name in live}
         mean_loss = _mean_loss(losses, sizes)

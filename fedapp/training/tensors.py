@@ -23,12 +23,15 @@ def zeros_like(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
 
 
+def copies(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return contiguous copies, none of which shares memory with another."""
+    contiguous = torch.contiguous_format
+    return {n: t.detach().clone(memory_format=contiguous) for n, t in tensors.items()}
+
+
 def contiguous_copies(tensors: Mapping[str, Tensor]) -> Tensors:
     """Return copies on the CPU, none of which shares memory with another, as safetensors files need."""
-    return {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }
+    return copies({name: tensor.cpu() for name, tensor in tensors.items()})
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float | Tensor = 1.0) -> Tensors:
@@ -111,15 +114,9 @@ class WeightedMean:
                 self._dtypes[name] = tensor.dtype
 
     def mean(self) -> Tensors:
-        """Return the mean, cast back to each tensor's own type.
-
-        Raises
-        ------
-        ZeroDivisionError
-            Nothing with a positive weight was added.
-        """
+        """Return the mean, cast back to each tensor's own type; empty without a positive weight."""
         if self.total_weight <= 0:
-            raise ZeroDivisionError("the mean of nothing: no term has a positive weight")
+            return {}
         return {
             name: (total / self.total_weight).to(self._dtypes[name])
             for name, total in self._sum.items()

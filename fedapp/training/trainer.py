@@ -43,7 +43,7 @@ def restoring(tasks: Iterable[ClientTask]) -> Iterator[None]:
     states = [(task.rng.bit_generator, task.rng.bit_generator.state) for task in tasks]
     try:
         yield
-    except Exception:
+    except BaseException:
         for generator, state in states:
             generator.state = state
         raise

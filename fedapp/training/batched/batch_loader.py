@@ -41,28 +41,6 @@ MAX_SHARE = 0.5
 """Share of a GPU's free memory that a data set may take; larger ones are loaded client by client."""
 
 
-@dataclass(frozen=True)
-class BatchIndices:
-    """The examples of each local step of one client: ``index`` and ``mask`` [steps, b]."""
-
-    index: NDArray[np.int64]
-    mask: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, plan: RoundPlan, n: int, rng: np.random.Generator, width: int) -> BatchIndices:
-        """Return the indices for a client of ``n`` examples; padding repeats example 0."""
-        index = np.zeros((plan.num_steps(n), width), np.int64)
-        mask = np.zeros(index.shape, np.bool_)
-        step = 0
-        for order in passes(plan, n, rng):
-            for start in range(0, len(order), plan.batch(n)):
-                batch = order[start : start + plan.batch(n)]
-                index[step, : len(batch)] = batch
-                mask[step, : len(batch)] = True
-                step += 1
-        return cls(index, mask)
-
-
 def padded_width(plan: RoundPlan, sizes: Sequence[int]) -> int:
     """Return the examples to which the batches of clients of these sizes are padded.
 
@@ -215,18 +193,24 @@ class BatchLoader:
         rows: Sequence[NDArray[np.int64]],
         width: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return index and mask [steps, c, b] and the transform's draws [steps, c, b, d], on the CPU."""
+        """Return index and mask [steps, c, b] and the transform's draws [steps, c, b, d], on the CPU.
+
+        Padding repeats a client's first example.
+        """
         steps = max(plan.num_steps(len(task.examples)) for task in tasks)
         shape = (steps, len(tasks), width)
         index, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
         draws = torch.zeros(*shape, self.transform.draws)
-        for client, task in enumerate(tasks):
+        for client, (task, own) in enumerate(zip(tasks, rows, strict=True)):
             generator = transform_generator(self.transform, task.rng)
-            batches = BatchIndices.of(plan, len(task.examples), task.rng, width)
-            steps = len(batches.index)
-            index[:steps, client] = rows[client][batches.index]
-            index[steps:, client] = rows[client][0]
-            mask[:steps, client] = batches.mask
+            index[:, client] = own[0]
+            size, step = plan.batch(len(own)), 0
+            for order in passes(plan, len(own), task.rng):
+                for start in range(0, len(order), size):
+                    batch = own[order[start : start + size]]
+                    index[step, client, : len(batch)] = batch
+                    mask[step, client, : len(batch)] = True
+                    step += 1
             if self.transform.draws:
                 real = torch.from_numpy(mask[:, client])
                 numbers = torch.rand(int(real.sum()), self.transform.draws, generator=generator)

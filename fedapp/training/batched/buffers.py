@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.device import to_memory_format
-from fedapp.training.tensors import Groups, Tensors
+from fedapp.training.tensors import Groups, Tensors, copies
 
 Layout = Literal["one client", "one run", "several runs"]
 """What the rows of a step's tensors are: one client, without rows; a run's clients; several runs'."""
@@ -110,12 +110,8 @@ class BufferPool:
 def split_rows(tensors: Tensors, count: int, layout: Layout) -> list[Tensors]:
     """Return a copy of each client's tensors; on a GPU views of one copy, which is one launch."""
     if layout == "one client":
-        return [_copies(tensors)]
+        return [copies(tensors)]
     if any(tensor.device.type != "cpu" for tensor in tensors.values()):
-        copies = _copies(tensors)
-        return [{name: tensor[row] for name, tensor in copies.items()} for row in range(count)]
-    return [_copies({n: tensor[row] for n, tensor in tensors.items()}) for row in range(count)]
-
-
-def _copies(tensors: Tensors) -> Tensors:
-    return {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
+        stacked = copies(tensors)
+        return [{name: tensor[row] for name, tensor in stacked.items()} for row in range(count)]
+    return [copies({n: tensor[row] for n, tensor in tensors.items()}) for row in range(count)]

@@ -64,39 +64,32 @@ class MemoryLimit:
     def __init__(self, device: torch.device) -> None:
         self.device, self.clients = device, WHOLE_COHORT
 
-    def limited(self, train: TrainTasks, release: Callable[[], None]) -> TrainTasks:
-        """Return ``train``, called with as many of its tasks at a time as the memory holds.
+    def train(
+        self, train: TrainTasks, tasks: Sequence[ClientTask], release: Callable[[], None]
+    ) -> list[ClientResult]:
+        """Return the results of ``train``, called with as many tasks at a time as the memory holds.
 
         After the memory ran out, ``release`` is called, and the tasks' generators are as before. Where
         it does not hold a single client, torch.OutOfMemoryError is raised.
         """
-
-        def limited(tasks: Sequence[ClientTask]) -> list[ClientResult]:
-            results: list[ClientResult] = []
-            while len(results) < len(tasks):
-                chunk = tasks[len(results) : len(results) + self.clients]
-                trained = _train_or_none(train, chunk)
-                if trained is None:
-                    self.clients = -(-len(chunk) // 2)
-                    logger.warning(
-                        "%s has too little memory for that many clients in a program: %d from now on. "
-                        "clients-together=%d begins so.",
-                        *(self.device, self.clients, self.clients),
-                    )
-                    release()
-                else:
-                    results += trained
-            return results
-
-        return limited
-
-
-def _train_or_none(train: TrainTasks, tasks: Sequence[ClientTask]) -> list[ClientResult] | None:
-    """Train the clients, or return None, with their generators reset, if memory runs out."""
-    try:
-        with restoring(tasks):
-            return train(tasks)
-    except torch.OutOfMemoryError:
-        if len(tasks) == 1:
-            raise
-    return None  # outside the handler, so that the traceback's tensors are freed
+        results: list[ClientResult] = []
+        while len(results) < len(tasks):
+            chunk = tasks[len(results) : len(results) + self.clients]
+            trained: list[ClientResult] | None = None
+            try:
+                with restoring(chunk):
+                    trained = train(chunk)
+            except torch.OutOfMemoryError:
+                if len(chunk) == 1:
+                    raise
+            if trained is None:  # outside the handler, so that the traceback's tensors are freed
+                self.clients = -(-len(chunk) // 2)
+                logger.warning(
+                    "%s has too little memory for that many clients in a program: %d from now on. "
+                    "clients-together=%d begins so.",
+                    *(self.device, self.clients, self.clients),
+                )
+                release()
+            else:
+                results += trained
+        return results

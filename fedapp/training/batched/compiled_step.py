@@ -72,10 +72,6 @@ class CompiledStep:
         self.pool = pool
         self._runs: dict[tuple[int, Signature], tuple[TracedStep, Names]] = {}
 
-    def bind(self, fixed: Groups) -> BoundStep:
-        """Return the step bound to groups that are the same in every call."""
-        return BoundStep(self, fixed)
-
     @property
     def num_traced(self) -> int:
         """The number of sets of shapes for which the function has been traced."""

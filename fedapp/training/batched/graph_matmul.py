@@ -158,22 +158,9 @@ def compile_around_matmuls(
     parts = StepParts.of(graph.graph)
     if not 1 < parts.count <= MAX_PARTS:
         return None
-    values = _RecordingInterpreter(graph)
-    values.run(*(tensor.clone() for tensor in inputs))
-    return _assembled(graph, parts, values.results, compile_)
-
-
-class _RecordingInterpreter(Interpreter):
-    """Runs a graph and keeps every operation's result."""
-
-    def __init__(self, graph: GraphModule) -> None:
-        super().__init__(graph, garbage_collect_values=False)
-        self.results: dict[Node, Tensor] = {}
-
-    def run_node(self, n: Node) -> Tensor:
-        """Run one operation."""
-        self.results[n] = super().run_node(n)
-        return self.results[n]
+    interpreter = Interpreter(graph, garbage_collect_values=False)  # keeps all results
+    interpreter.run(*(tensor.clone() for tensor in inputs))
+    return _assembled(graph, parts, interpreter.env, compile_)
 
 
 @dataclass

@@ -62,9 +62,8 @@ def aliased_inputs(node: Node) -> list[Node]:
     """Return the inputs whose memory the node's result may share."""
     if node.op != "call_function":
         return []
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return list(node.all_input_nodes)
-    if node.target is aten._unsafe_view.default:
+    has_schema = isinstance(node.target, torch._ops.OpOverload)
+    if not has_schema or node.target is aten._unsafe_view.default:
         return list(node.all_input_nodes)
     return [n for a, value in _arguments(node) if a.alias_info for n in _nodes_in(value)]
 

@@ -302,12 +302,11 @@ def on_cpu(node: Argument) -> bool:
     return isinstance(node, Node) and meta(node).device.type == "cpu"
 
 
-def add_call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like: Tensor) -> Node:
+def add_call(
+    target: Callable[..., Tensor], args: tuple[Node, *tuple[Node | float, ...]], like: Tensor
+) -> Node:
     """Insert a call of an operation, whose result has the shape and type of ``like``."""
-    first = args[0]
-    if not isinstance(first, Node):
-        raise TypeError("the first argument is a node")
-    node = first.graph.call_function(target, args)
+    node = args[0].graph.call_function(target, args)
     node.meta["val"] = like
     return node
 

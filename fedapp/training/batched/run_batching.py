@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -19,24 +20,21 @@ Train = Callable[[Sequence[ClientTask], RoundPlan], list[ClientResult]]
 """Trains clients of one run or of several, whose plans differ at most in the learning rate."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _TrainCall:
-    """The clients that one run wants trained, and their results or the exception."""
+    """The clients that one run wants trained, and the future of their results."""
 
     train: Train
     tasks: Sequence[ClientTask]
     plan: RoundPlan
-    results: list[ClientResult] = field(default_factory=list)
-    error: BaseException | None = None
-    done: bool = False
+    future: Future[list[ClientResult]] = field(default_factory=Future)
 
     def train_separately(self) -> None:
         """Train this run's clients by themselves; an exception is the run's own, also a SystemExit."""
         try:
-            self.results = self.train(self.tasks, self.plan)
+            self.future.set_result(self.train(self.tasks, self.plan))
         except BaseException as error:
-            self.error = error
-        self.done = True
+            self.future.set_exception(error)
 
 
 class RunBatch:
@@ -70,16 +68,14 @@ class RunBatch:
         """Return the results of ``train`` for ``tasks``, called with the other runs' tasks as well."""
         call = _TrainCall(train, tasks, plan)
         self._calls.append(call)
-        while not call.done:
+        while not call.future.done():
             if len(self._calls) == self._num_active:
                 calls, self._calls = self._calls, []
                 _train(calls)
                 self._condition.notify_all()
             else:
                 self._condition.wait()
-        if call.error is not None:
-            raise call.error
-        return call.results
+        return call.future.result()
 
 
 _RUN_BATCH: ContextVar[RunBatch | None] = ContextVar("run_batch", default=None)
@@ -130,7 +126,7 @@ def _train_together(calls: Sequence[_TrainCall]) -> None:
             results = calls[0].train(tasks, calls[0].plan)
     except CaptureError as error:
         for call in calls:
-            call.error, call.done = error, True
+            call.future.set_exception(error)
         return
     except BaseException:
         results = None
@@ -140,5 +136,4 @@ def _train_together(calls: Sequence[_TrainCall]) -> None:
         return
     remaining = iter(results)
     for call in calls:
-        call.results = [next(remaining) for _ in call.tasks]
-        call.done = True
+        call.future.set_result([next(remaining) for _ in call.tasks])

@@ -18,7 +18,7 @@ from fedapp.training.algorithm import Algorithm
 from fedapp.training.batched.batch_loader import BatchLoader, batch_size_buckets, rounded_up
 from fedapp.training.batched.buffers import WITHOUT_ROWS, BufferPool, Layout, layout_of, split_rows
 from fedapp.training.batched.chunks import ONE_CLIENT, ClientBatching, MemoryLimit
-from fedapp.training.batched.compiled_step import CompiledStep, GraphPool, Mode
+from fedapp.training.batched.compiled_step import BoundStep, CompiledStep, GraphPool, Mode
 from fedapp.training.batched.run_batching import current_run_batch, shared_settings
 from fedapp.training.device import flush_denormals, memory_format
 from fedapp.training.local_step import groups_of, in_place, over_clients, step_of_groups
@@ -88,11 +88,13 @@ class BatchedTrainer:
         steps = [plan.num_steps(len(task.examples)) for task in tasks]
         training = [index for index, count in enumerate(steps) if count]
         num_runs = max(len({id(task.context.global_params) for task in tasks}), 1)
-        fitting = self._memory_limit.limited(partial(self._train_chunk, plan=plan), self._release)
+        train = partial(self._train_chunk, plan=plan)
         results: dict[int, ClientResult] = {}
         for chunk in self.batching.chunks([steps[index] for index in training], num_runs):
             clients = sorted((training[c] for c in chunk), key=lambda index: -steps[index])
-            results |= zip(clients, fitting([tasks[index] for index in clients]), strict=True)
+            chosen = [tasks[index] for index in clients]
+            trained = self._memory_limit.train(train, chosen, self._release)
+            results |= zip(clients, trained, strict=True)
         return [
             results[index] if index in results else self._untrained(task, plan)
             for index, task in enumerate(tasks)
@@ -117,7 +119,7 @@ class BatchedTrainer:
                 step_states = [*split_rows(ended, rows - remaining, layout), *step_states]
                 step_state = {name: tensor[:remaining] for name, tensor in step_state.items()}
                 rows = remaining
-            bound = step.bind(self._buffers.first_rows(groups, rows, layout))
+            bound = BoundStep(step, self._buffers.first_rows(groups, rows, layout))
             for batch in of_these:
                 after = bound({"step_state": step_state, "batch": batch.tensors})
                 step_state, loss = after.get("step_state", {}), after["loss"]["loss"].reshape(-1)
