@@ -124,7 +124,7 @@ class WeightedMean:
 
 
 def weighted_mean(terms: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
-    """Return ``sum_i w_i x_i / sum_i w_i``, accumulated in float64 in the order given."""
+    """Return ``sum_i w_i x_i / sum_i w_i``, accumulated in float64; {} without a positive weight."""
     mean = WeightedMean()
     for tensors, weight in zip(terms, weights, strict=True):
         mean.add(tensors, weight)
