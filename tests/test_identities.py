@@ -32,6 +32,7 @@ from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.evaluation import Evaluator, sample_examples
 from fedapp.training.round_plan import RoundPlan, client_generator
 from fedapp.training.tensors import WeightedMean, weighted_mean
+from strategies.fedavg import FedAvg
 from tests.conftest import Run, largest_difference, slow_but, small_config
 from tests.in_process import metrics, model
 
@@ -161,6 +162,12 @@ def test_a_mean_is_folded_in_double_precision() -> None:
     terms = [{"x": torch.tensor(value)} for value in (2.0**24, 1.0, 1.0)]
     mean = weighted_mean(terms, [1, 1, 1])["x"]
     assert (float(mean), mean.dtype) == ((2**24 + 2) / 3, torch.float32)
+
+
+def test_a_rule_that_gives_every_client_the_weight_0_has_no_mean() -> None:
+    """Else theta would be empty from then on."""
+    with pytest.raises(ZeroDivisionError, match="the mean of nothing"):
+        FedAvg().aggregate([{"x": torch.ones(2)}] * 2, [0.0, 0.0])
 
 
 def test_every_purpose_round_and_client_has_a_seed_of_its_own() -> None:

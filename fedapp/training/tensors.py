@@ -25,13 +25,16 @@ def zeros_like(tensors: Mapping[str, Tensor]) -> Tensors:
 
 def copies(tensors: Mapping[str, Tensor]) -> Tensors:
     """Return contiguous copies, none of which shares memory with another."""
-    contiguous = torch.contiguous_format
-    return {n: t.detach().clone(memory_format=contiguous) for n, t in tensors.items()}
+    return {name: _contiguous_copy(tensor) for name, tensor in tensors.items()}
 
 
 def contiguous_copies(tensors: Mapping[str, Tensor]) -> Tensors:
     """Return copies on the CPU, none of which shares memory with another, as safetensors files need."""
-    return copies({name: tensor.cpu() for name, tensor in tensors.items()})
+    return {name: _contiguous_copy(tensor.cpu()) for name, tensor in tensors.items()}
+
+
+def _contiguous_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float | Tensor = 1.0) -> Tensors:
@@ -124,8 +127,16 @@ class WeightedMean:
 
 
 def weighted_mean(terms: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
-    """Return ``sum_i w_i x_i / sum_i w_i``, accumulated in float64; {} without a positive weight."""
+    """Return ``sum_i w_i x_i / sum_i w_i``, accumulated in float64 in the order given.
+
+    Raises
+    ------
+    ZeroDivisionError
+        No term has a positive weight.
+    """
     mean = WeightedMean()
     for tensors, weight in zip(terms, weights, strict=True):
         mean.add(tensors, weight)
+    if mean.total_weight <= 0:
+        raise ZeroDivisionError("the mean of nothing: no term has a positive weight")
     return mean.mean()

@@ -75,6 +75,8 @@ class RunBatch:
                 self._condition.notify_all()
             else:
                 self._condition.wait()
+        if (error := call.future.exception()) is not None:  # result() drops an error that is false
+            raise error
         return call.future.result()
 
 
