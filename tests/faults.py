@@ -116,8 +116,8 @@ FAULTS = (
     Fault(
         "an example of a full batch masked",
         LOADER,
-        "mask[step, : len(batch)] = True",
-        "mask[step, : min(len(batch), width - 1)] = True",
+        "mask[step, client, : len(batch)] = True",
+        "mask[step, client, : min(len(batch), width - 1)] = True",
         f"{UPDATE}test_partial_batch_is_kept",
     ),
     Fault(
@@ -130,8 +130,8 @@ FAULTS = (
     Fault(
         "results of a batch to other clients",
         TRAINER,
-        "results |= zip(clients, fitting",
-        "results |= zip(sorted(clients), fitting",
+        "results |= zip(clients, trained",
+        "results |= zip(sorted(clients), trained",
         f"{GOLDEN}[scaffold-together]",
     ),
     Fault(
