@@ -26,7 +26,7 @@ def examine(config: RunConfig, console: Console) -> None:
     console.print(table)
     console.print("\n[bold]Commands[/]")
     for why, command in commands(config):
-        console.print(f"  {why}:", highlight=True)
+        console.print(f"  {why}:")
         console.out(f"    {command}")
 
 
