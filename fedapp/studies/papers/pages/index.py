@@ -23,6 +23,7 @@ from fedapp.studies.papers.pages.tables import (
     describe_standings,
     entries,
     gains,
+    is_near,
     of_variant,
     standings,
     variants_of,
@@ -181,6 +182,8 @@ def _comparison(results: Results) -> str:
 
 AS_READ = "the paper's settings, as read here"
 NETWORKS = {"2nn": "2NN", "mnist-cnn": "CNN", "char-lstm": "LSTM", "cifar-tf": "CIFAR network"}
+BY_SEED = """The rate of a cell was chosen on seed 0. Cells within 25 % with one seed at a time, and of those
+with three seeds by the mean, as above, and by the [whole interval](method.md#how-a-cell-is-tuned):"""
 
 
 Tables = Mapping[str, tuple[Table, Sequence[Results]]]
@@ -216,12 +219,15 @@ def has_picture(tables: Tables) -> bool:
 def totals(tables: Tables) -> str:
     """Return how the published rounds of all tables were reproduced, each cell counted once."""
     readings: dict[str, dict[str, list[Entry]]] = {}
+    by_partition: dict[tuple[str, str, str], list[Entry]] = {}
     for name, own in counted_cells(tables).items():
         for entry in own:
             settings = {**tables[name][0].settings, **entry.row.settings, **entry.column.settings}
             network = NETWORKS[str(settings["model"])]
             how = f"with {entry.column.variant}" if entry.column.variant else AS_READ
             readings.setdefault(how, {}).setdefault(network, []).append(entry)
+            partition = "IID" if settings.get("partitioner", "iid") == "iid" else "non-IID"
+            by_partition.setdefault((how, network, partition), []).append(entry)
     rows = list[list[str]]()
     for how, by_network in sorted(readings.items(), key=lambda pair: pair[0] != AS_READ):
         each = [entry for own in by_network.values() for entry in own]
@@ -230,7 +236,32 @@ def totals(tables: Tables) -> str:
     published = sum(map(len, readings[AS_READ].values()))
     text = f"The tables publish {published} numbers of rounds, which were measured as follows:"
     head = ("how", "network", "run", *STANDINGS, "with three seeds", "speed-ups")
-    return "\n\n".join(filter(None, (text, table(head, rows), _common(readings.values()))))
+    parts = (text, table(head, rows), _common(readings.values()), _by_seed(by_partition))
+    return "\n\n".join(filter(None, parts))
+
+
+def _by_seed(cells: Mapping[tuple[str, str, str], Sequence[Entry]]) -> str:
+    """Return the table of cells within 25 % by seed, of groups with three seeds; "" if there is none."""
+    rows = list[list[str]]()
+    for (how, network, partition), own in sorted(
+        cells.items(), key=lambda pair: pair[0][0] != AS_READ
+    ):
+        three = _with_three_seeds(own)
+        if not three:
+            continue
+        ratios = [[entry.ratios[s] for entry in own if s in entry.ratios] for s in range(SEEDS)]
+        within = [f"{sum(map(is_near, each))} of {len(each)}" for each in ratios]
+        counts = standings(three)[WITHIN], sum(entry.is_surely_within for entry in three)
+        of_three = [f"{count} of {len(three)}" for count in counts]
+        label = "" if any(row[0] == how for row in rows) else how
+        rows.append([label, f"{network}, {partition}", *within, *of_three])
+    seeds = [f"seed {seed}" for seed in range(SEEDS)]
+    head = ("how", "cells", *seeds, "three seeds: mean", "interval")
+    return f"{BY_SEED}\n\n{table(head, rows)}" if rows else ""
+
+
+def _with_three_seeds(cells: Sequence[Entry]) -> list[Entry]:
+    return [entry for entry in cells if len(entry.result.runs) >= SEEDS]
 
 
 def _common(readings: Iterable[Mapping[str, Sequence[Entry]]]) -> str:
@@ -249,7 +280,7 @@ def _shared(cells: Sequence[Entry]) -> tuple[int, int]:
 def _row(cells: Sequence[Entry]) -> list[str]:
     counts = standings(cells)
     ran = sum(counts.values()) - counts["not run"]
-    three = [entry for entry in cells if len(entry.result.runs) >= SEEDS]
+    three = _with_three_seeds(cells)
     within = f" ({standings(three)[WITHIN]} within 25 %)" if three else ""
     numbers = [ran, *(counts[each] for each in STANDINGS)]
     return [*map(str, numbers), f"{len(three)}{within}", describe_speedups(gains(cells))]

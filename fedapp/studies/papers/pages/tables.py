@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from fedapp.analysis.curves import communication
 from fedapp.runs.formatting import duration, number, rounds, size, times
 from fedapp.studies.papers.cells import SEPARATOR, cell_name
 from fedapp.studies.papers.labels import RunLabels
+from fedapp.studies.papers.noise import SEEDS, contrast
 from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
 from fedapp.studies.papers.results import CellResult, Results, speed_up
 from fedapp.studies.papers.schema import Column, Published, Table, TableRow
@@ -68,6 +70,23 @@ class Entry:
         if isinstance(self.published, str) or self.result.needed is None:
             return None
         return self.result.needed / self.published
+
+    @property
+    def ratios(self) -> dict[int, float]:
+        """Measured rounds over published rounds by seed; infinite if a run did not reach its target."""
+        if isinstance(self.published, str):
+            return {}
+        needed = {run.seed: run.needed for run in self.result.runs}
+        return {s: math.inf if own is None else own / self.published for s, own in needed.items()}
+
+    @property
+    def is_surely_within(self) -> bool:
+        """Whether the whole interval of the mean over three seeds or more is within 25 %."""
+        ratios = self.ratios
+        if len(ratios) < SEEDS or math.inf in ratios.values():
+            return False
+        value, half = contrast([ratios], {0: 1}, logarithm=True)
+        return half is not None and all(is_near(math.exp(value + end)) for end in (-half, half))
 
     @property
     def standing(self) -> Standing:
