@@ -394,7 +394,7 @@ def test_speed_ups_are_shown_as_factors() -> None:
     row = claims_section(
         experiment, Results(experiment="x", scale="full", command="", cells=cells)
     ).splitlines()[2]
-    assert row.endswith("| 34.8× | 33.7× | ≥ 27.8× and ≤ 43.5× | **holds** |")
+    assert row.endswith("| 34.8× | 33.7× | 3 | ≥ 27.8× and ≤ 43.5× | **holds** |")
 
 
 def verdict_of(text: str, scale: ScaleName, rounds: int) -> str:
@@ -438,6 +438,24 @@ def test_a_number_outside_of_the_bounds_speaks_against_an_open_claim(
 ) -> None:
     claim = Claim(text="s", where="w", measure="value", cells=("c",), low=1.0, high=2.0)
     assert Checked(claim, number, None, "open").is_open_against is outside
+
+
+@pytest.mark.parametrize(
+    ("published", "verdict", "so_does"),
+    [(2.5, "fails", True), (1.5, "fails", False), (None, "fails", False), (2.5, "open", False)],
+)
+def test_a_claim_may_fail_as_the_published_number_does(
+    published: float | None, verdict: Verdict, so_does: bool
+) -> None:
+    bounds = {"low": 1.0, "high": 2.0, "published": published}
+    claim = Claim(text="s", where="w", measure="value", cells=("c",), **bounds)
+    assert Checked(claim, 3.0, None, verdict).fails_as_published is so_does
+
+
+def test_the_seeds_of_a_claim_are_those_that_all_of_its_cells_have() -> None:
+    two = result(40)
+    two = two.model_copy(update={"runs": two.runs[1:]})
+    assert measured("ratio", result(400), two, low=1.0).seeds == 2
 
 
 def test_a_run_that_ended_early_by_itself_is_not_cut_short() -> None:

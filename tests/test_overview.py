@@ -8,7 +8,8 @@ from PIL import Image
 from fedapp.cli.generate import RESULTS
 from fedapp.runs.figures import COLORS
 from fedapp.studies.papers.figures.overview import not_run, overview
-from fedapp.studies.papers.pages.index import PICTURE, counted_cells, index, tables_of
+from fedapp.studies.papers.pages.index import PICTURE, counted_cells, index, tables_of, totals
+from fedapp.studies.papers.results import CellResult
 from fedapp.studies.sweep.table import read_records
 from tests.paper_results import TABLES, cell, run_result, table_results
 
@@ -41,6 +42,25 @@ def test_a_mark_is_a_cell_and_a_tick_one_that_was_not_run() -> None:
     assert min(y / x for x, y in corners) == pytest.approx(0.8)
     assert len(strip.lines[0].get_xdata()) == 16
     assert [text.get_text() for text in strip.get_yticklabels()] == ["Table 4: 16 of 18"]
+
+
+def test_cells_are_counted_by_seed_and_by_their_interval() -> None:
+    """Of ratios 1, 1.1 and 1.2 the interval ends at 1.1 exp(4.3 * 0.091 / sqrt(3)) = 1.38."""
+
+    def seeds(*needed: float | None) -> CellResult:
+        return cell(*(run_result(n, seed=seed) for seed, n in enumerate(needed)))
+
+    cells = {
+        "E = 1, B = ∞ | IID": seeds(1468.0, 1614.8, 1761.6),
+        "E = 10, B = ∞ | IID": seeds(156.0, 150.0, 160.0),
+        "E = 20, B = 10 | IID": seeds(32.0, None, 60.0),
+        "E = 1, B = 10 | IID": seeds(90.0, 20.0),
+        "E = 1, B = ∞ | Non-IID": seeds(1817.0),
+    }
+    tables = {"mcmahan-table4": (TABLES["mcmahan-table4"], [table_results(cells)])}
+    [row] = [line for line in totals(tables).splitlines() if "2NN, IID" in line]
+    assert row.endswith("| 2NN, IID | 4 of 4 | 2 of 4 | 2 of 3 | 2 of 3 | 1 of 3 |")
+    assert "2NN, non-IID" not in totals(tables)
 
 
 def test_all_91_published_numbers_are_in_the_picture() -> None:

@@ -52,15 +52,17 @@ JUDGED: tuple[Verdict, ...] = ("holds", "fails", "open", "undecidable")
 OPEN: tuple[Verdict, ...] = ("open", "one seed", "one search")
 DECIDED = (
     "Accuracies are in percent, their differences in points. The interval is the mean over the seeds "
-    "± t s / √n with 95 % confidence (of ratios that of their logarithms), and of accuracies at least {} "
-    "on either side. Cells are compared seed by seed: runs of the same seed begin with the same weights, "
-    "and with the same partition if the cells have it in common, so that what these do to both is no "
-    "noise of their difference. With fewer than three seeds in common s is the pooled deviation of "
-    "these seeds and of comparable cells with three, without those of which a run ends at less than half "
-    "of its best accuracy, and for rounds of the least test loss without those of which a run has it in "
-    "the last twentieth of its rounds. Three give a wide interval, with t of 4.3; their range would "
-    "be narrower, and misses the median of what they are drawn from one time in four. A claim *holds* if "
-    "the interval is within the bounds, *fails* if it is outside, and is *open* otherwise."
+    "± t s / √n with 95 % confidence (of ratios that of their logarithms, around the ratio of the "
+    "means), and of accuracies at least {} on either side. Cells are compared seed by seed: runs of "
+    "the same seed begin with the same weights, and with the same partition if the cells have it in "
+    "common, so that what these do to both is no noise of their difference. With fewer than three "
+    "seeds in common s is the pooled deviation of these seeds and of comparable cells with three, "
+    "without those of which a run ends at less than half of its best accuracy, and for rounds of the "
+    "least test loss without those of which a run has it in the last twentieth of its rounds. Three "
+    "give a wide interval, with t of 4.3; their range would be narrower, and misses the median of "
+    "what they are drawn from one time in four. The 95 % are of each interval by itself, not of all "
+    "together. A claim *holds* if the interval is within the bounds, *fails* if it is outside, and "
+    "is *open* otherwise."
 )
 UNDECIDABLE = (
     "*undecidable*: the margin that the rule allows is not above the noise of three seeds, so that no "
@@ -74,22 +76,26 @@ NO_NUMBER = (
 
 @dataclass(frozen=True)
 class Checked:
-    """A claim with its measured number, the interval that it is known to be in, and the verdict."""
+    """A claim with its measured number, the interval that it is known to be in, and the verdict.
+
+    ``seeds`` is how many all of its cells have.
+    """
 
     claim: Claim
     measured: float | None
     interval: Interval | None
     verdict: Verdict
+    seeds: int = 0
 
     @property
     def is_open_against(self) -> bool:
         """Whether the claim is open, and its number is outside the bounds."""
-        if self.verdict not in OPEN or self.measured is None:
-            return False
-        low, high = self.claim.low, self.claim.high
-        return (low is not None and self.measured < low) or (
-            high is not None and self.measured > high
-        )
+        return self.verdict in OPEN and _is_outside(self.claim, self.measured)
+
+    @property
+    def fails_as_published(self) -> bool:
+        """Whether the claim fails, and so does the number that is published."""
+        return self.verdict == "fails" and _is_outside(self.claim, self.claim.published)
 
 
 def check(
@@ -121,7 +127,15 @@ def check(
         return Checked(claim, None, None, "no number")
     verdict = _verdict(claim, measured, scale)
     lacking = missing_evidence if verdict in (*JUDGED, *OPEN) else None
-    return Checked(claim, measured.value, measured.interval, lacking or verdict)
+    seeds = set.intersection(*({run.seed for run in cell.runs} for cell in own))
+    return Checked(claim, measured.value, measured.interval, lacking or verdict, len(seeds))
+
+
+def _is_outside(claim: Claim, value: float | None) -> bool:
+    """Whether a number is outside the claim's bounds."""
+    low = -np.inf if claim.low is None else claim.low
+    high = np.inf if claim.high is None else claim.high
+    return value is not None and not low <= value <= high
 
 
 def _has_target(cell: Cell | None) -> bool:
@@ -253,7 +267,10 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
         for own, largest in zip(checked, largest_judged(checks), strict=True)
         if own.verdict != "not run" or largest.measured is None
     ]
-    head = ("claim", "section", "published", "measured", "95 % interval", "holds if", "verdict")
+    head = (
+        *("claim", "section", "published", "measured", "seeds", "95 % interval", "holds if"),
+        "verdict",
+    )
     counts = Counter(each.verdict for each in checked)
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
     lacking = [f"{counts[verdict]} {verdict}" for verdict in OPEN[1:] if counts[verdict]]
@@ -364,6 +381,7 @@ def _row(checked: Checked, run_labels: RunLabels) -> list[str]:
         claim.where,
         _published(claim),
         checked.verdict if checked.measured is None else _value(claim, checked.measured),
+        str(checked.seeds or ""),
         _interval(checked),
         " and ".join(bounds),
         f"**{checked.verdict}**",

@@ -142,7 +142,8 @@ def _variant(cells: Sequence[Entry], variant: str) -> str:
 
 def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
     checks = check_scales(experiment, by_scale)
-    counts = Counter(each.verdict for each in largest_judged(checks))
+    judged = largest_judged(checks)
+    counts = Counter(each.verdict for each in judged)
     failing = {
         results.scale: sum(each.verdict == "fails" for each in checks[results.scale])
         for results in by_scale[1:]
@@ -151,14 +152,26 @@ def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
     undecidable = counts["undecidable"]
     not_run = counts["not run"]
     others = counts.total() - hold - fail - open_ - undecidable - not_run
-    against = sum(each.is_open_against for each in largest_judged(checks))
-    outside = f" ({against} with numbers outside the bounds)" if against else ""
-    differing = _differing(checks)
-    elsewhere = f" ({differing} fail at another scale)" if differing else ""
-    text = f"{hold} hold{elsewhere}, {fail} fail, {open_} open{outside}, {undecidable} undecidable"
+    fewer = sum(each.verdict == "holds" and each.seeds < SEEDS for each in judged)
+    holding = _in_brackets(
+        {"with fewer than three seeds": fewer, "fail at another scale": _differing(checks)}
+    )
+    failed = _in_brackets(
+        {"by the published number, too": sum(c.fails_as_published for c in judged)}
+    )
+    outside = _in_brackets(
+        {"with numbers outside the bounds": sum(c.is_open_against for c in judged)}
+    )
+    text = f"{hold} hold{holding}, {fail} fail{failed}, {open_} open{outside}, {undecidable} undecidable"
     text += f", {others} not judged" + (f", {not_run} not run" if not_run else "")
     smaller = [f"{fails} fail at {scale} scale" for scale, fails in failing.items() if fails]
     return "; ".join([text, *smaller])
+
+
+def _in_brackets(counts: Mapping[str, int]) -> str:
+    """Format the counts that are not 0, in brackets; "" if there are none."""
+    texts = [f"{count} {what}" for what, count in counts.items() if count]
+    return f" ({', '.join(texts)})" if texts else ""
 
 
 def _differing(checks: Checks) -> int:
@@ -182,8 +195,8 @@ def _comparison(results: Results) -> str:
 
 AS_READ = "the paper's settings, as read here"
 NETWORKS = {"2nn": "2NN", "mnist-cnn": "CNN", "char-lstm": "LSTM", "cifar-tf": "CIFAR network"}
-BY_SEED = """The rate of a cell was chosen on seed 0. Cells within 25 % with one seed at a time, and of those
-with three seeds by the mean, as above, and by the [whole interval](method.md#how-a-cell-is-tuned):"""
+BY_SEED = """The rate of a cell was chosen on seed 0. Cells within 25 % with one seed at a time, and of
+those with three seeds by the mean, as above, and by the [interval](method.md#how-a-cell-is-tuned):"""
 
 
 Tables = Mapping[str, tuple[Table, Sequence[Results]]]
