@@ -14,7 +14,7 @@ from fedapp.studies.papers.cell_queue import seeds_done
 from fedapp.studies.papers.figures.draw import draw
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import prepare, split_name
-from fedapp.studies.papers.schema import ScaleName
+from fedapp.studies.papers.schema import Comparison, ScaleName
 from fedapp.studies.papers.stored import read_results, results_of
 from fedapp.studies.sweep.scheduler import SchedulerOptions
 from tests.paper_results import EXPERIMENTS, RECORDS, setup
@@ -45,6 +45,22 @@ def test_every_page_is_of_results_and_every_result_has_a_page() -> None:
         for results in results_of(RESULTS, name, RECORDS):
             drawn = (RESULTS / name / f"{results.scale}.png").exists()
             assert drawn == (f"]({results.scale}.png)" in (RESULTS / name / "index.md").read_text())
+
+
+def test_second_hyper_parameters_on_cifar_are_the_best_of_mnist() -> None:
+    """As the page says; of those that are alone in their algorithm's options there."""
+    tuned, own = (EXPERIMENTS[f"algorithms-{name}"] for name in ("mnist-shards", "cifar-dirichlet"))
+    best = read_results(RESULTS, "algorithms-mnist-shards", "cpu")
+    assert best is not None
+    assert isinstance(tuned, Comparison)
+    assert isinstance(own, Comparison)
+    keys = {name: list(each.options) for name, each in tuned.algorithms.items() if each.options}
+    chosen = {name: [best.cells[name].chosen[key] for key in each] for name, each in keys.items()}
+    fixed = {
+        name: [own.algorithms[name].settings[key] for key in each] for name, each in keys.items()
+    }
+    assert fixed == chosen
+    assert len(keys) == 15
 
 
 def test_a_misspelled_option_of_generate_writes_nothing(
