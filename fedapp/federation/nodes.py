@@ -18,7 +18,7 @@ import fedapp
 from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Task
 from fedapp.data.node_data import describe_task, own_code_differences, read_task, task_problem
-from fedapp.data.table import Table
+from fedapp.data.table import MAX_COUNT, Table
 from fedapp.errors import DataError, RunError, one_line
 from fedapp.federation.faults import Fault, is_missing
 from fedapp.federation.queries import Connection, Queries, connections
@@ -44,6 +44,9 @@ UNANSWERED = (
 
 REJECTED_PAUSE = 180.0
 """Pause before a rejected node is queried again: its data may have been fixed in the meantime."""
+
+MAX_CLIENT = 2**63 - 1
+"""Largest id of a client: a checkpoint has them as int64, where a message has room for larger ones."""
 
 RAISED_BY_APP = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*)'>")
 """Flower's text for an exception of a ClientApp."""
@@ -286,6 +289,11 @@ class Nodes:
         if not isinstance(examples, int) or not isinstance(client, int):
             return (
                 f"examples = {one_line(examples)} and client-id = {one_line(client)} are no numbers"
+            )
+        if examples > MAX_COUNT or client > MAX_CLIENT:
+            return (
+                f"examples = {examples} and client-id = {client}, and at most {MAX_COUNT} and "
+                f"{MAX_CLIENT} are possible"
             )
         problem = next(self._mismatches(node, answer), "")
         if not problem and not self.virtual:
