@@ -253,6 +253,7 @@ def test_scores_carry_the_numbers_of_a_models_own() -> None:
         ("rmse", (), False),  # of a classification, whose curve would be that of an RMSE
         ("ece", (), False),
         ("train_loss", None, False),  # client_train_loss are the clients' training losses
+        ("train-loss", None, False),  # and so it is called in a record
         ("<b>\n", None, False),
     ],
 )
