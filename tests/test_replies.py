@@ -64,6 +64,7 @@ def test_a_sound_reply_is_taken_as_it_is() -> None:
         ({"weight": 0.0, "examples": 0, "steps": 0, "loss": math.nan}, ""),
         ({"loss": math.nan}, "not-finite"),
         ({"loss": math.inf}, "not-finite"),
+        ({"examples": 0, "steps": 0, "loss": math.inf}, "not-finite"),
         ({"examples": 6}, "weight"),
         ({"examples": -1}, "weight"),
         ({"steps": -1}, "malformed"),
