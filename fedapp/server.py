@@ -428,4 +428,4 @@ def _statistics(nodes: Nodes, available: Sequence[int], dataset: Dataset) -> Sta
         "Statistics of the table: pooled over the training examples of %d nodes",
         len(available),
     )
-    return nodes.tables.pool(available, summary_of(dataset))
+    return nodes.tables.pool(available, summary_of(dataset), nodes.name_of)
