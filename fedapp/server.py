@@ -116,6 +116,7 @@ def run(
             log(INFO, "fraction-train = 0: max(floor(C*K), 1) is one client a round")
         state = _resumed(config, directory, theta, dataset.task)
         nodes = _nodes(config, node_data, statistics, queries)
+        nodes.coded_task = dataset.task
         strategy = _prepare(
             grid, config, directory, run_info, nodes, node_data, theta, state, one_length=one_length
         )
