@@ -116,6 +116,7 @@ def run(
             log(INFO, "fraction-train = 0: max(floor(C*K), 1) is one client a round")
         state = _resumed(config, directory, theta, dataset.task)
         nodes = _nodes(config, node_data, statistics, queries)
+        nodes.coded_task = dataset.task
         strategy = _prepare(
             grid, config, directory, run_info, nodes, node_data, theta, state, one_length=one_length
         )
@@ -428,4 +429,4 @@ def _statistics(nodes: Nodes, available: Sequence[int], dataset: Dataset) -> Sta
         "Statistics of the table: pooled over the training examples of %d nodes",
         len(available),
     )
-    return nodes.tables.pool(available, summary_of(dataset))
+    return nodes.tables.pool(available, summary_of(dataset), nodes.name_of)

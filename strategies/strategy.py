@@ -176,8 +176,12 @@ class FederatedStrategy(Strategy):
         )
 
     def _seconds(self, training: TrainingResult, exchange: float) -> dict[str, float]:
-        """Return the seconds of the exchange, and of its parts: training, transfer, waiting."""
-        train, transfer = training.replies.aggregate.train_seconds, self._delivery.transfer
+        """Return the seconds of the exchange, and of its parts: training, transfer, waiting.
+
+        A node states its own seconds of training, and none are longer than the exchange.
+        """
+        train = min(training.replies.aggregate.train_seconds, exchange)
+        transfer = self._delivery.transfer
         wait = max(exchange - train - transfer, 0.0)
         return {"train": train, "exchange": exchange, "transfer": transfer, "wait": wait}
 

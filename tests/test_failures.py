@@ -15,6 +15,7 @@ from fedapp.federation.callback import ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.federation.validation import upload_like
 from fedapp.runs.callbacks import StopIfAllFail
+from fedapp.runs.metrics import read_metrics
 from fedapp.seeds import generator
 from strategies.dp_fedavg import DPFedAvg
 from strategies.fedavg import FedAvg
@@ -384,6 +385,17 @@ def test_a_node_that_says_it_took_more_steps_does_not_pull_harder(reported, tmp_
     record = metrics(run(tmp_path / "run", call=breaking(boast), **settings))[1]
     assert record["faults"] == {"malformed" if reported else "norm": 3}
     assert record["replied"] == 2
+
+
+def test_a_node_trains_no_longer_than_its_round_takes(tmp_path):
+    def boast(message, reply):
+        columns = reply.content["clients"]
+        columns["seconds"] = [1e9] * len(columns["seconds"])
+
+    folder = run(tmp_path / "run", call=breaking(boast), num_server_rounds=1)
+    record = read_metrics(folder / "metrics.jsonl")[1]
+    assert "faults" not in record
+    assert record["seconds"]["train"] == record["seconds"]["exchange"]
 
 
 def test_clients_evaluate_a_function_that_has_no_accuracy(tmp_path):

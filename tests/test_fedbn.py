@@ -31,6 +31,7 @@ from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.round_plan import RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from tests import killed
+from tests import test_tables as tables
 from tests.conftest import Component, Run
 from tests.in_process import metrics, model
 from tests.test_algorithms import ALGORITHMS
@@ -284,6 +285,22 @@ def test_a_run_with_a_batch_of_one_ends_before_its_first_round(tmp_path: Path) -
     ):
         run_inline(server_app, client_app, given)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_node_with_a_batch_of_one_is_rejected_by_name(
+    component: Component, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a table, whose outputs the network needs to know."""
+    layers = "nn.BatchNorm1d(2), nn.Linear(2, {3: 3}[task.num_classes])"
+    component("fedapp.models", "own", MODEL.replace("nn.BatchNorm1d(1), nn.Linear(1, 2)", layers))
+    nodes = tables.own(tables.clusters(tmp_path / "set", parts=3), 3)  # of 50 examples each
+    rows = (tmp_path / "node2" / "train.csv").read_text().splitlines()
+    (tmp_path / "node2" / "train.csv").write_text("\n".join(rows[:22]) + "\n")
+    settings = {"model": "own", "algorithm": "fedbn", "evaluation": "clients", "num_clients": 0}
+    data = {"dataset": str(tmp_path / "set"), "batch_size": 10, "fraction_train": 1.0}
+    folder = tables.run(tmp_path / "run", configs=nodes, num_server_rounds=1, **settings, **data)
+    assert metrics(folder)[-1]["clients"] == [0, 1]
+    assert "Node 3 is rejected: batch-size = 10: a client of 21 training examples" in caplog.text
 
 
 @pytest.mark.parametrize("sampling", ["epoch", "uniform"])

@@ -141,6 +141,11 @@ def test_an_answer_without_a_part_of_the_task_is_refused(key: str) -> None:
         ({"examples": 1.5}, "examples = 1.5 and client-id = 3 are no numbers"),
         ({"examples": "9"}, "examples = 9 and client-id = 3 are no numbers"),
         ({"client-id": [3]}, "client-id = [3] are no numbers"),
+        (
+            {"examples": 2**53 + 1},
+            "9007199254740993 and client-id = 3, and at most 900719925474099",
+        ),
+        ({"client-id": 2**63}, "client-id = 9223372036854775808, and at most 9007199254740992 and"),
     ],
     ids=str,
 )

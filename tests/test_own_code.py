@@ -813,6 +813,10 @@ EVALUATED = {
         "def metrics(self, outputs, targets): return {'train_loss': 1.0}",
         "metrics returns 'train_loss', which is a name of a round's own numbers",
     ),
+    "as a record has it": (
+        "def metrics(self, outputs, targets): return {'train-loss': 1.0}",
+        "metrics returns 'train-loss', which is a name of a round's own numbers",
+    ),
 }
 
 

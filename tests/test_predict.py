@@ -27,7 +27,7 @@ from fedapp.errors import CheckpointError, ConfigError, DataError
 from fedapp.runs import predict as predictions
 from fedapp.runs.export import export, is_plain
 from fedapp.runs.model_sharpness import Measurement, sharpness_of
-from fedapp.runs.predict import predict
+from fedapp.runs.predict import Prediction, predict
 from fedapp.runs.saved_model import load_data, load_model
 from fedapp.training.build import example_inputs
 from tests.conftest import slow_but
@@ -62,6 +62,14 @@ def test_rows_of_a_table_get_a_class_and_its_probability(tmp_path):
     printed = json.loads(result.stdout)
     assert [each["row"] for each in printed] == [0, 1]
     assert [each["value"] for each in printed] == [name for name, _ in said(folder, new)]
+
+
+def test_a_label_of_a_node_is_printed_without_control_characters(monkeypatch):
+    found = [Prediction("a.csv", 0, "\x1b[31mred\nb", 0.5), Prediction("a.txt", -1, "two\nlines")]
+    monkeypatch.setattr(predictions, "predict", lambda *_: found)
+    monkeypatch.setattr("fedapp.runs.saved_model.load_model", lambda _: None)
+    result = CliRunner().invoke(app, ["predict", "run", "a.csv"])
+    assert result.stdout == "a.csv 0  [31mred b  0.5000\na.txt  two\nlines\n"
 
 
 def test_a_regression_gives_numbers_and_categories_are_coded_as_in_training(tmp_path):

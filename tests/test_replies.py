@@ -64,6 +64,7 @@ def test_a_sound_reply_is_taken_as_it_is() -> None:
         ({"weight": 0.0, "examples": 0, "steps": 0, "loss": math.nan}, ""),
         ({"loss": math.nan}, "not-finite"),
         ({"loss": math.inf}, "not-finite"),
+        ({"examples": 0, "steps": 0, "loss": math.inf}, "not-finite"),
         ({"examples": 6}, "weight"),
         ({"examples": -1}, "weight"),
         ({"steps": -1}, "malformed"),
@@ -253,6 +254,7 @@ def test_scores_carry_the_numbers_of_a_models_own() -> None:
         ("rmse", (), False),  # of a classification, whose curve would be that of an RMSE
         ("ece", (), False),
         ("train_loss", None, False),  # client_train_loss are the clients' training losses
+        ("train-loss", None, False),  # and so it is called in a record
         ("<b>\n", None, False),
     ],
 )

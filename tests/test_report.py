@@ -88,6 +88,13 @@ def test_a_target_that_was_not_reached(tmp_path, first, shown):
     assert by_name(report_of(folder)[1].tables[0])["rounds to 70 %"].startswith(f"{shown}where")
 
 
+def test_a_picture_that_cannot_be_drawn_costs_no_report(tmp_path, caplog):
+    folder = made_run(tmp_path / "run", [0.1, 0.2])
+    rewrite(folder, client_train_loss=[0.5])  # no dictionary
+    assert report_of(folder)[1].tables
+    assert "No picture of the clients' losses and updates: AttributeError" in caplog.text
+
+
 def test_who_took_part(tmp_path):
     folder = made_run(tmp_path / "run", [0.1, 0.2, 0.3, 0.4], num_clients=20)
     rewrite(

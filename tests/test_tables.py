@@ -21,7 +21,7 @@ from fedapp.config.read import read_config
 from fedapp.config.settings import Scalar
 from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.load import load_node_data, load_partition, load_uncoded
-from fedapp.data.table import Numbers, Statistics, Summary, unknown_labels
+from fedapp.data.table import Numbers, Statistics, Summary, Table, unknown_labels
 from fedapp.engines.grid import RUN_ID, run_client_app
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, DataError, RunError
@@ -816,10 +816,20 @@ def test_malformed_statistics_are_refused(tmp_path):
         json.dumps(good).replace('"mean": ', '"mean": 1e200, "old": '),
         json.dumps(good).replace('"count": ', '"count": 1' + 400 * "0"),
         json.dumps({**good, "label": {"names": [], "classes": 10**9}}),
+        json.dumps({**good, "label": {"names": [], "classes": 3}}),  # those of the table are names
+        json.dumps({**good, "label": {"names": ["a", "\ud800"], "classes": 2}}),  # not in UTF-8
         100_000 * "[",
     ):
         with pytest.raises(DataError, match="the statistics of its table are malformed"):
             Summary.read(table, wrong)
+
+
+def test_labels_that_are_names_are_refused_where_the_servers_are_numbers(tmp_path):
+    """The server's own data had none of the pooled labels, and the run ended."""
+    data = load_node_data(read_config({}), str(csv(tmp_path / "set", "x,label 1,0 2,1")))
+    wrong = json.loads(summary_of(data).to_json()) | {"label": {"names": ["z"], "classes": 1}}
+    with pytest.raises(DataError, match="malformed: its labels are names"):
+        Summary.read(data.table, json.dumps(wrong))
 
 
 def test_statistics_of_more_examples_than_a_node_has_are_refused(tmp_path):
@@ -906,6 +916,12 @@ def test_nodes_with_too_many_categories_together_are_named():
     said = r"column 'town': the nodes have 12,000 different values together, and at most 10,000"
     with pytest.raises(DataError, match=said):
         Summary.pooled([node(0), node(6000)])
+    few = Summary({"town": ("a",)}, ("a", "b"), 2)
+    statistics = TableStatistics(Table(("town",), (("a",),), ("a", "b"), 2))
+    statistics._summaries = {1: few, 2: node(0), 3: few, 4: node(5000)}
+    assert len(statistics.pool([1, 2, 3], few).columns["town"]) == 6001
+    with pytest.raises(DataError, match=r"11,001 .* allowed\. Node 4 has 6,000 of them\. Leave"):
+        statistics.pool([1, 2, 3, 4], few)
 
 
 def test_nodes_together_have_the_most_classes_of_any() -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedapp.cli.options import console
+from fedapp.errors import one_line
 
 RunDir = Annotated[Path, typer.Argument(help="The directory of a finished run.")]
 
@@ -33,9 +34,9 @@ def predict(
     for each in predictions:
         place = each.file if each.row < 0 else f"{each.file} {each.row}"
         value = each.value if isinstance(each.value, str) else f"{each.value:.6g}"
-        probability = "" if each.probability is None else f"  {each.probability:.4f}"
-        line = f"{place}  {value}{probability}"
-        console.out(line)
+        if each.probability is not None:  # of a class, whose name a node may have given
+            value = f"{one_line(value)}  {each.probability:.4f}"
+        console.out(f"{place}  {value}")
 
 
 def export(

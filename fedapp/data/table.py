@@ -141,25 +141,36 @@ class Summary:
                 raise ValueError("it has another task")
             if num_classes > MAX_CATEGORIES:
                 raise ValueError(f"{num_classes} classes, and at most {MAX_CATEGORIES} are allowed")
-            return cls(columns, _names(label["names"]), num_classes)
+            names = _names(label["names"])
+            if bool(names) != bool(table.labels):
+                raise ValueError(f"its labels are {'names' if names else 'whole numbers'}")
+            return cls(columns, names, num_classes)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DataError(
                 f"the statistics of its table are malformed: {one_line(error)}"
             ) from error
 
     @classmethod
-    def pooled(cls, parts: Sequence[Summary]) -> Summary:
-        """Return the summary of all parts together; categories are sorted."""
+    def pooled(cls, parts: Sequence[Summary], owners: Sequence[str] = ()) -> Summary:
+        """Return the summary of all parts together; categories are sorted.
+
+        Raises
+        ------
+        DataError
+            Values or labels are too many; the one of ``owners`` that has most of them is named.
+        """
         columns: dict[str, Numbers | Categories] = {}
         for name in parts[0].columns:
             each = [part.columns[name] for part in parts]
             numbers = [column for column in each if isinstance(column, Numbers)]
             categories = [column for column in each if not isinstance(column, Numbers)]
             columns[name] = (
-                Numbers.pooled(numbers) if numbers else _union(categories, f"column {name!r}")
+                Numbers.pooled(numbers)
+                if numbers
+                else _union(categories, f"column {name!r}", owners)
             )
-        labels = {part.labels for part in parts}
-        names = labels.pop() if len(labels) == 1 else _union(sorted(labels), "the labels")
+        labels = [part.labels for part in parts]
+        names = labels[0] if len({*labels}) == 1 else _union(labels, "the labels", owners)
         return cls(columns, names, len(names) or max(part.num_classes for part in parts))
 
     def statistics(self) -> Statistics:
@@ -305,7 +316,7 @@ def unknown_labels(statistics: Statistics, labels: tuple[str, ...], num_classes:
     return f"up to {num_classes - 1}" if num_classes > statistics.num_classes > 0 else ""
 
 
-def _union(parts: Sequence[Categories], what: str) -> Categories:
+def _union(parts: Sequence[Categories], what: str, owners: Sequence[str]) -> Categories:
     """Return the sorted values of all parts.
 
     Raises
@@ -315,9 +326,12 @@ def _union(parts: Sequence[Categories], what: str) -> Categories:
     """
     values = {value for part in parts for value in part}
     if len(values) > MAX_CATEGORIES:
+        most, owner = max(zip(map(len, parts), owners, strict=False), default=(0, ""))
+        owned = f" {owner} has {most:,} of them." if owner else ""
         raise DataError(
             f"{what}: the nodes have {len(values):,} different values together, and at most "
-            f"{MAX_CATEGORIES:,} are allowed. Leave the column out of input-keys, or make it numbers."
+            f"{MAX_CATEGORIES:,} are allowed.{owned} Leave the column out of input-keys, or make it "
+            "numbers."
         )
     return tuple(sorted(values))
 
@@ -344,4 +358,5 @@ def _names(stored: Any) -> tuple[str, ...]:
         raise ValueError("categories and labels are lists of texts")
     if len(stored) > MAX_CATEGORIES or len(set(stored)) < len(stored):
         raise ValueError(f"at most {MAX_CATEGORIES} different categories or labels")
+    "".join(stored).encode()  # raises ValueError for what no file can hold
     return tuple(stored)

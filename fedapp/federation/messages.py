@@ -44,7 +44,7 @@ from fedapp.federation.validation import (
 from fedapp.training.algorithm import Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.client_state import StateLocation
-from fedapp.training.evaluation import RESERVED, Score
+from fedapp.training.evaluation import Score, is_reserved
 from fedapp.training.round_plan import RoundPlan
 
 EACH = "arrays."
@@ -360,7 +360,7 @@ def decode_scores(
             raise ValueError(f"{len(further)} model metrics, or names that are too long")
         for name in further:
             unknown = metrics is not None and name not in metrics
-            if unknown or name in RESERVED or not name.isprintable():
+            if unknown or is_reserved(name) or not name.isprintable():
                 raise ValueError(f"{name!r} is no number of this model")
         scores: dict[int, Score] = {}
         for index, row in enumerate(_rows(columns, SCORES)):

@@ -18,12 +18,13 @@ import fedapp
 from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Task
 from fedapp.data.node_data import describe_task, own_code_differences, read_task, task_problem
-from fedapp.data.table import Table
-from fedapp.errors import DataError, RunError, one_line
+from fedapp.data.table import MAX_COUNT, Table
+from fedapp.errors import ConfigError, DataError, RunError, one_line
 from fedapp.federation.faults import Fault, is_missing
 from fedapp.federation.queries import Connection, Queries, connections
 from fedapp.federation.table_statistics import TableStatistics
 from fedapp.training.algorithm import algorithm_of
+from fedapp.training.build import require_batches
 from fedapp.training.device import choose_device
 
 MIXED_DEVICES = (
@@ -45,6 +46,9 @@ UNANSWERED = (
 REJECTED_PAUSE = 180.0
 """Pause before a rejected node is queried again: its data may have been fixed in the meantime."""
 
+MAX_CLIENT = 2**63 - 1
+"""Largest id of a client: a checkpoint has them as int64, where a message has room for larger ones."""
+
 RAISED_BY_APP = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*)'>")
 """Flower's text for an exception of a ClientApp."""
 
@@ -59,8 +63,8 @@ class Nodes:
     is range(K) from the start, with the ``sizes`` n_k [K]. With ``num-clients = 0`` each node is one
     client, with the id and size that it reports. ``rejected`` has the reason by node. ``state_sizes`` has
     n_k of the clients with which the server's state counts. ``tables`` has the statistics of a ``table``
-    that these clients hold. ``queries`` may have been sent ahead. ``forget_messages`` is called with the
-    nodes that have disconnected.
+    that these clients hold, and ``coded_task`` is that of a coded table. ``queries`` may have been sent
+    ahead. ``forget_messages`` is called with the nodes that have disconnected.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class Nodes:
         queries: Queries | None = None,
     ) -> None:
         self.config = config
-        self.task = task
+        self.task = self.coded_task = task
         self.fingerprint = fingerprint
         self.tables = TableStatistics(table)
         self.rejected: dict[int, str] = {}
@@ -287,6 +291,11 @@ class Nodes:
             return (
                 f"examples = {one_line(examples)} and client-id = {one_line(client)} are no numbers"
             )
+        if examples > MAX_COUNT or client > MAX_CLIENT:
+            return (
+                f"examples = {examples} and client-id = {client}, and at most {MAX_COUNT} and "
+                f"{MAX_CLIENT} are possible"
+            )
         problem = next(self._mismatches(node, answer), "")
         if not problem and not self.virtual:
             problem = self._split_mismatch(node, answer)
@@ -330,6 +339,10 @@ class Nodes:
         if client in self._node_of:
             other = self.name_of(self._node_of[client])
             return f"client-id = {client}: node {other} is that client already"
+        try:
+            require_batches(self.config, self.coded_task, [examples])
+        except ConfigError as error:
+            return str(error)
         before = self.state_sizes.get(client, examples)
         if examples != before and weights_are_fixed(self.config):
             return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,16 +49,23 @@ class TableStatistics:
         if unknown := unknown_labels(self.pooled, summary.labels, summary.num_classes):
             yield f"labels {unknown} are not among those that the run began with"
 
-    def pool(self, nodes: Collection[int], own: Summary) -> Statistics:
+    def pool(
+        self, nodes: Collection[int], own: Summary, node_name: Callable[[int], str] = str
+    ) -> Statistics:
         """Return the statistics of the training examples of ``nodes``, with the server's labels, too.
 
         ``own`` is the summary of the server's data.
+
+        Raises
+        ------
+        DataError
+            A column has too many values, or there are too many labels.
         """
         parts = [self._summaries[node] for node in sorted(nodes)]
-        labels = Summary.pooled([*parts, own])
-        pooled = replace(
-            Summary.pooled(parts), labels=labels.labels, num_classes=labels.num_classes
-        )
+        owners = [f"Node {node_name(node)}" for node in sorted(nodes)]
+        pooled = Summary.pooled(parts, owners)
+        labels = Summary.pooled([*parts, own], [*owners, "The server"])
+        pooled = replace(pooled, labels=labels.labels, num_classes=labels.num_classes)
         self.pooled = pooled.statistics()
         return self.pooled
 

@@ -128,7 +128,7 @@ def check_client_metrics(metrics: ClientMetrics, expected: Expected) -> None:
             f"client {metrics.client} has steps {metrics.steps} (at most {most}) "
             f"and seconds {metrics.seconds}",
         )
-    if metrics.steps and not math.isfinite(metrics.loss):
+    if math.isinf(metrics.loss) or (metrics.steps and math.isnan(metrics.loss)):
         raise ReplyError("not-finite", f"client {metrics.client} has the loss {metrics.loss}")
 
 

@@ -37,8 +37,8 @@ def write_report(
     records = read_metrics(directory.metrics)
     with logged_failure("picture of the curves"):
         draw_curves(records, config.target_accuracy, title, directory.path / "curves")
-    if loss_traces(records):
-        with logged_failure("picture of the clients' losses and updates"):
+    with logged_failure("picture of the clients' losses and updates"):
+        if loss_traces(records):
             draw_updates({algorithm: records}, directory.path)
     if config.sampler != "uniform" and config.num_clients and any(r["round"] for r in records):
         with logged_failure("picture of who took part"):  # its trace may not be there

@@ -141,10 +141,13 @@ class Evaluator:
         return replace(score, further=as_floats(self.model, "metrics", further))
 
 
-RESERVED = frozenset(
-    ("loss", "accuracy", "worst-accuracy", "worst_accuracy", "clients", "train_loss")
-)
+RESERVED = frozenset(("loss", "accuracy", "worst_accuracy", "clients", "train_loss"))
 """Names that no number of ``Model.metrics`` has: those of a round's own numbers of clients."""
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a name is in ``RESERVED``, where a record has ``_`` for ``-``."""
+    return str(name).replace("-", "_") in RESERVED
 
 
 def metric_names(model: Model, task: Task) -> frozenset[str] | None:

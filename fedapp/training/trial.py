@@ -26,7 +26,7 @@ from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExt
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, example_inputs, make_algorithm, make_model, make_module
 from fedapp.training.client import client_task, is_personalised, shared_context, update_of
-from fedapp.training.evaluation import RESERVED, SCORE_PREFIXES, as_floats
+from fedapp.training.evaluation import SCORE_PREFIXES, as_floats, is_reserved
 from fedapp.training.networks import unbatchable_layer
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
@@ -146,7 +146,7 @@ def _try_evaluation(config: RunConfig, dataset: Dataset, model: Model) -> None:
             f"{setting_of(model)}: num_correct returns {one_line(repr(counts))}. Let it return two "
             "tensors without dimensions: how many targets are predicted correctly, and how many count."
         )
-    for name in sorted(RESERVED & as_floats(model, "metrics", metrics).keys()):
+    for name in filter(is_reserved, as_floats(model, "metrics", metrics)):
         raise ConfigError(
             f"{setting_of(model)}: metrics returns {name!r}, which is a name of a round's own numbers. "
             "Choose another name."
