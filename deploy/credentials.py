@@ -16,6 +16,8 @@ import argparse
 import datetime
 import ipaddress
 import re
+import shlex
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +92,7 @@ def make_credentials(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -
     ------
     CredentialsError
         A node's name cannot be that of a folder, a host's is none, there is no host and no authority
-        yet, or the authority's key is elsewhere.
+        yet, the authority's key is elsewhere, or others may write in a folder.
     """
     found = Credentials(folder)
     _check_names(hosts, nodes)
@@ -280,8 +282,13 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file, whole or not at all, in a folder that is the owner's."""
+    """Write a file, whole or not at all, in a folder in which nobody else may write."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CredentialsError(
+            f"{path.parent}: other users may write here, and replace keys. Remove what is not yours, "
+            f"then: chmod go-rwx {shlex.quote(str(path.parent))}"
+        )
     write_atomically(path, content, mode)
 
 

@@ -83,11 +83,13 @@ def as_file(path: Path, option: str) -> Path:
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write ``content`` so that a reader, also after a crash, sees the old file or the new one.
 
-    The temporary file has the permissions ``mode``, less the process's umask, from the start.
+    The temporary file has the permissions ``mode``, less the process's umask, from the start. It is
+    always a new one: of its name there may be another's file, or a link.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        temporary.unlink(missing_ok=True)
+        number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(number, "wb") as file:
             file.write(content)
             file.flush()

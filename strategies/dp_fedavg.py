@@ -152,6 +152,10 @@ class DPFedAvg(Private):
         """Return 1, for a Delta_k whose norm is within S."""
         return {"within": 1.0} if self.adaptive else {}
 
+    def update_bound(self, state: Mapping[str, Tensor]) -> float:
+        """Return S, which no mean of clipped updates exceeds."""
+        return float(self.broadcast(state).get("clip", math.inf))
+
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
         """Return S of the first round."""
         clip = self.initial_clip if self.adaptive else self.clip

@@ -255,9 +255,9 @@ class FederatedStrategy(Strategy):
 
     def _collect(self, replies: Replies) -> RoundReplies:
         """Check and average the replies; name the sampled clients that got no request."""
-        config, requests, theta = self.config, self._requests, self.state.theta
+        config, requests, state = self.config, self._requests, self.state
         sizes = self.nodes.sizes(requests.clients)
-        expected = Expected.of(config, self.algorithm, requests.plan, theta, self.upload, sizes)
+        expected = Expected.of(config, self.algorithm, requests.plan, state, self.upload, sizes)
         wanted = self._sampler.wanted(requests.sampled)
         result = collect_replies(requests.by_node, replies, expected, wanted, config.round_deadline)
         result.faults |= self._sampler.unassigned(requests.sampled, requests.clients)

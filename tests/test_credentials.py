@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 
 from deploy import credentials
 from deploy.credentials import LOOPBACK, Credentials, main, make_credentials
+from fedapp.files import write_atomically
 
 
 def certificate(path: Path) -> x509.Certificate:
@@ -193,3 +194,31 @@ def test_what_a_full_disk_left_is_made_whole_by_the_next_call(
     for secret in (found.key, found.node_key("node"), tmp_path / "c" / "ca" / "ca.key"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
         assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700
+
+
+def test_a_folder_in_which_others_may_write_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "node"
+    folder.mkdir()
+    for mode in (0o777, 0o720):
+        folder.chmod(mode)
+        assert main(["--to", str(tmp_path), "--host", "a.example", "--node", "node"]) == 2
+        assert f"{folder}: other users may write here" in capsys.readouterr().err
+        assert not list(folder.iterdir())
+    folder.chmod(0o755)
+    assert main(["--to", str(tmp_path), "--node", "node"]) == 0
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_secret_is_written_to_a_new_file(tmp_path: Path, linked: bool) -> None:
+    """Another user may have made a link, or a file that all may read, of the temporary file's name."""
+    planted, other = tmp_path / f".key.{os.getpid()}.tmp", tmp_path / "other"
+    other.write_bytes(b"theirs")
+    other.chmod(0o666)
+    planted.symlink_to(other) if linked else planted.hardlink_to(other)
+    write_atomically(tmp_path / "key", b"secret", 0o600)
+    assert other.read_bytes() == b"theirs"
+    assert (tmp_path / "key").read_bytes() == b"secret"
+    assert stat.S_IMODE((tmp_path / "key").lstat().st_mode) == 0o600
+    assert not planted.exists()

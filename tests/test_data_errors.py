@@ -81,6 +81,40 @@ def pictures(folder: Path, train: list, test: list) -> Path:
     return write_parquet(folder, splits, INTEGERS)
 
 
+def elsewhere(folder: Path) -> Path:
+    """Make a table that has the path alone of its second image, outside of the folder."""
+    Image.fromarray(PIXELS[1]).save(folder.parent / "other.png")
+    path = str(folder / ".." / "other.png")
+    return pictures(folder, [PICTURES[0], {"bytes": None, "path": path}], PICTURES[:1])
+
+
+def listed_elsewhere(folder: Path) -> Path:
+    """Make a list of images that names one outside of the folder."""
+    for split in ("train", "test"):
+        (folder / split).mkdir(parents=True)
+        Image.fromarray(PIXELS[0]).save(folder / split / "0.png")
+        rows = "file_name,label\n0.png,0\n../../other.png,1\n"
+        (folder / split / "metadata.csv").write_text(rows)
+    Image.fromarray(PIXELS[1]).save(folder.parent / "other.png")
+    return folder
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 5\n%%EndComments\n"
+"""An image for which Pillow starts Ghostscript."""
+
+
+def test_an_image_of_which_a_table_has_the_path_may_lie_in_its_folder(tmp_path):
+    folder = tmp_path / "set"
+    path = folder / "images" / "1.png"
+    path.parent.mkdir(parents=True)
+    Image.fromarray(PIXELS[1]).save(path)
+    (link := tmp_path / "link").symlink_to(folder)
+    for name, at in ((folder, folder), (link, folder), (link, link)):
+        record = {"bytes": None, "path": str(at / "images" / "1.png")}
+        pictures(folder, [PICTURES[0], record], PICTURES[:1])
+        assert load(name).train.inputs[1].tolist() == PIXELS[1].transpose(2, 0, 1).tolist()
+
+
 def texts(folder: Path, lines: list, **columns: list) -> Path:
     features = {"text": datasets.Value("string")}
     features |= {name: datasets.Value("string") for name in columns}
@@ -257,6 +291,14 @@ CASES = [
         lambda f: pictures(f, [PICTURES[0], None], PICTURES[:1]),
         {},
         r"row 1.*no image",
+    ),
+    ("image elsewhere", elsewhere, {}, r"row 1 \(.*other\.png\): this file lies outside of the"),
+    ("image listed elsewhere", listed_elsewhere, {}, r"row 1 \(.*other\.png\): this file lies out"),
+    (
+        "image that is a program",
+        lambda f: pictures(f, [PICTURES[0], {"bytes": POSTSCRIPT, "path": None}], PICTURES[:1]),
+        {},
+        r"row 1 \(embedded\): not a readable image, such as PNG or JPEG: cannot identify",
     ),
     ("broken image", broken_image, {}, r"row 1 \(.*dog/0\.png\): not a readable image"),
     ("deep image", deep, {}, r"a/0\.png\): I;16 pixels"),

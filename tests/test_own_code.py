@@ -313,9 +313,19 @@ def test_a_run_resumes_with_the_same_code_alone(app: Path, run: Run) -> None:
     assert f"Put back the files of {folder / 'components' / 'algorithm'}, or start another" in said
     write(app, {"signs.py": SIGNS.replace("scale", "length")})
     reload(app)
-    for read in (status, read_stored):
-        with pytest.raises(CheckpointError, match=r"the code of 'signs' is not that of the run"):
-            read(folder)
+    with pytest.raises(CheckpointError, match=r"the code of 'signs' is not that of the run"):
+        read_stored(folder)
+
+
+def test_the_status_of_a_run_executes_none_of_its_code(app: Path, run: Run, tmp_path: Path) -> None:
+    """A folder may come from somebody else."""
+    folder = run("run", algorithm="./signs.py")
+    mark = tmp_path / "executed"
+    write(app, {"signs.py": f"open({str(mark)!r}, 'w')\n{SIGNS}"})
+    reload(app)
+    assert status(folder)[1] == ("state", "finished")
+    assert "finished" in invoke("status", str(folder.parent))
+    assert not mark.exists()
 
 
 def test_a_run_whose_component_is_gone_says_so(
@@ -324,7 +334,7 @@ def test_a_run_whose_component_is_gone_says_so(
     folder = run("run", algorithm="./signs.py")
     (app / "signs.py").unlink()
     reload(app)
-    for words in (["status"], ["report"], ["run", "--resume"]):
+    for words in (["report"], ["run", "--resume"]):
         said = invoke(*words, str(folder))
         assert "a component of this run is not there. algorithm = './signs.py': there is no" in said
         assert f"The run was started in {app}: start there." in said
@@ -334,8 +344,9 @@ def test_a_run_whose_component_is_gone_says_so(
     stored["config"]["algorithm"] = "uninstalled"
     (folder / "config.json").write_text(json.dumps(stored))
     assert "is not there. algorithm = 'uninstalled': there is no such algorithm" in invoke(
-        "status", str(folder)
+        "report", str(folder)
     )
+    assert "finished" in invoke("status", str(folder))
 
 
 def test_a_model_is_used_with_the_code_that_trained_it(app: Path, run: Run) -> None:

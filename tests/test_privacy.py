@@ -34,6 +34,7 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.store import Store
 from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep
 from fedapp.training.round_plan import RoundPlan
+from fedapp.training.tensors import scaled
 from strategies._noise import clipped, noise_generator, norm_of
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
@@ -817,6 +818,31 @@ def test_the_share_within_the_bound_is_bounded() -> None:
     """b_k is at most 1: a client that says 1e9 is refused by name, and moves no S."""
     assert DPFedAvg(adaptive=True).upload_bounds(ClientContext({})) == {"within": 1.0}
     assert DPFedAvg().upload_bounds(ClientContext({})) == {}
+
+
+@pytest.mark.parametrize("bound", ["dp-fedavg.clip", "dp-fedavg.initial-clip"])
+def test_an_update_longer_than_the_clip_is_rejected(
+    run: Run, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """An honest node's mean of clipped updates is accepted; then nodes leave the clipping out."""
+    settings = {
+        **UNIFORM,
+        "algorithm": "dp-fedavg",
+        bound: 1e-3,
+        "dp-fedavg.adaptive": bound != "dp-fedavg.clip",
+        "dp-fedavg.noise": 0.1,
+        "trainer": "sequential",
+        "num-server-rounds": 1,
+        "fraction-train": 1.0,
+    }
+    assert "failures" not in metrics(run("honest", **settings))[-1]
+    monkeypatch.setattr("strategies.dp_fedavg.clipped", lambda update, _: scaled(update, 1.1))
+    last = metrics(run("other", **settings))[-1]
+    assert last["replied"] == 0
+    assert all("above the algorithm's bound 0.001" in why for why in last["failures"].values())
+    off = {"dp-fedavg.noise": 0.0, "dp-fedavg.clip": 0.0, "dp-fedavg.adaptive": False}
+    settings.pop(bound)
+    assert "failures" not in metrics(run("unbounded", **{**settings, **off}))[-1]
 
 
 def test_no_bound_of_updates_goes_with_dp_fedavg() -> None:

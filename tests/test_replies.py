@@ -177,6 +177,18 @@ def test_the_bound_of_a_norm_is_in_units_of_the_models(
     assert fault(reply(REPORT, update=moved), model) == kind
 
 
+@pytest.mark.parametrize(
+    ("long", "kind"), [(0.5, ""), (0.50001, ""), (0.51, "norm"), (3e38, "norm")]
+)
+def test_the_bound_of_an_algorithm_is_a_norm_itself(long: float, kind: str) -> None:
+    expected = replace(EXPECTED, bound=0.5)
+    assert fault(reply(REPORT, update=(0.0, long)), expected) == kind
+    model = replace(expected, update="model")
+    assert fault(reply(REPORT, update=(3.0, 4.0 + long)), model) == kind
+    huge = replace(EXPECTED, bound=1e30)
+    assert fault(reply(REPORT, update=(1e30, 0.0)), huge) == ""
+
+
 def test_a_norm_that_is_too_large_for_a_number_is_too_large_for_any_bound() -> None:
     bounded = replace(EXPECTED, max_norm=1e38)
     assert fault(reply(REPORT, update=(1e18, 0.0)), bounded) == ""

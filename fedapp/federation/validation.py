@@ -14,6 +14,7 @@ from torch import Tensor
 from fedapp.config.run_config import RunConfig
 from fedapp.errors import ConfigError, one_line
 from fedapp.federation.arrays import to_tensors
+from fedapp.federation.callback import ServerState
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.nodes import weights_are_fixed
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
@@ -36,8 +37,8 @@ class Expected:
     ``sizes`` has n_k by client, ``steps`` the largest number of local steps by client (no bound for a
     client without an entry). ``upload`` has tensors of the names, shapes and types of the algorithm's
     uploads, ``largest`` upper bounds of its scalar uploads. ``update`` is "model" only if theta_k itself
-    is sent. ``max_norm`` bounds an update's L2 norm in units of max(|theta|, 1); 0: no bound. With
-    ``exact`` a weight is n_k, and no less.
+    is sent. ``max_norm`` bounds an update's L2 norm in units of max(|theta|, 1); 0: no bound. ``bound``
+    is the algorithm's own. With ``exact`` a weight is n_k, and no less.
     """
 
     theta: Mapping[str, Tensor]
@@ -48,6 +49,7 @@ class Expected:
     weighting: str = "examples"
     update: Literal["delta", "model"] = "delta"
     max_norm: float = 0.0
+    bound: float = math.inf
     exact: bool = False
 
     @classmethod
@@ -56,7 +58,7 @@ class Expected:
         config: RunConfig,
         algorithm: Algorithm,
         plan: RoundPlan,
-        theta: Mapping[str, Tensor],
+        state: ServerState,
         upload: Mapping[str, Tensor],
         sizes: Mapping[int, int],
     ) -> Expected:
@@ -65,7 +67,7 @@ class Expected:
         most = max(steps.values(), default=0)
         context = ClientContext({}, momentum=plan.momentum, nesterov=plan.nesterov, steps=most)
         return cls(
-            theta,
+            state.theta,
             sizes,
             steps,
             upload,
@@ -73,6 +75,7 @@ class Expected:
             config.weighting,
             plan.update,
             config.max_update_norm,
+            algorithm.update_bound(state.algorithm),
             weights_are_fixed(config),
         )
 
@@ -137,6 +140,13 @@ def checked_update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expec
     tensors = checked_tensors(name, arrays, expected.theta)
     step = tensors if expected.update == "delta" else add(tensors, expected.theta, -1.0)
     check_norm(name, step, expected)
+    if expected.bound == math.inf:
+        return tensors
+    if not (size := _norm(step, torch.float64)) <= expected.bound * (1 + ROUNDING):
+        raise ReplyError(
+            "norm",
+            f"{name}: an update of norm {size:.3g}, above the algorithm's bound {expected.bound:.3g}",
+        )
     return tensors
 
 
@@ -163,9 +173,9 @@ def check_bounds(uploads: Mapping[str, Tensor], largest: Mapping[str, float]) ->
             raise ReplyError("norm", f"uploads: {name!r} is {value:.3g}, not in 0 .. {bound:.3g}")
 
 
-def _norm(tensors: Mapping[str, Tensor]) -> float:
-    """Return the L2 norm over all tensors; infinite if its square overflows."""
-    norms = [torch.linalg.vector_norm(tensor) for tensor in tensors.values()]
+def _norm(tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> float:
+    """Return the L2 norm over all tensors; infinite if its square overflows in ``dtype``, or theirs."""
+    norms = [torch.linalg.vector_norm(tensor, dtype=dtype) for tensor in tensors.values()]
     return float(torch.linalg.vector_norm(torch.stack(norms).double()))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedapp.federation.callback import RoundMetrics
 from fedapp.federation.round_result import UNCHANGED
-from fedapp.runs.directory import RunDirectory, read_stored, resume_command
+from fedapp.runs.directory import RunDirectory, resume_command
 from fedapp.runs.lock import END_MESSAGE
 from fedapp.runs.metrics import faults_by_kind, read_metrics, rounds_without_effect
 from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
@@ -24,7 +24,7 @@ NODE = re.compile(r"Node (\d+)( \(.*?\))? is (accepted|rejected): (.*)", re.DOTA
 
 
 def status(path: Path) -> list[tuple[str, str]]:
-    """Return the state of the run in ``path`` as (label, value) pairs.
+    """Return the state of the run in ``path`` as (label, value) pairs; its code is not executed.
 
     Raises
     ------
@@ -36,7 +36,6 @@ def status(path: Path) -> list[tuple[str, str]]:
     if messages and (state := state_before_start(path)):
         last = _end_reason(messages) or [("log", messages[-1])]
         return [("run", str(directory.path)), ("state", state), *_rejected(messages), *last]
-    read_stored(path)
     run = read_run(path)
     trained = [record for record in run.records if record["round"] > 0]
     state = run.state

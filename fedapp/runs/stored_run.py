@@ -39,6 +39,11 @@ class StoredRun:
         return float(self.settings["target-accuracy"])
 
     @property
+    def eval_every(self) -> int:
+        """``eval-every``."""
+        return int(self.settings["eval-every"])
+
+    @property
     def rounds(self) -> int:
         """The last round that is done."""
         return int(self.records[-1]["round"]) if self.records else 0
@@ -75,7 +80,7 @@ class StoredRun:
             self.records,
             rounds[0],
             target=self.target,
-            eval_every=int(self.settings["eval-every"]),
+            eval_every=self.eval_every,
             planned=self.planned,
         )
 
@@ -125,7 +130,7 @@ def read_run(path: Path) -> StoredRun:
     settings, run_info = read_settings(path)
     run = StoredRun(directory, settings, run_info, read_metrics(directory.metrics))
     try:
-        _ = run.planned, run.target
+        _ = run.planned, run.target, run.eval_every
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{directory.config} is damaged, or of another version: {error} of its settings is missing, "

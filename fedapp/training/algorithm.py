@@ -7,6 +7,7 @@ averaging.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, Protocol, cast
@@ -260,6 +261,10 @@ class Algorithm(Component):
         ``nesterov`` are set. Scalars that are not named are unbounded.
         """
         return {}
+
+    def update_bound(self, state: Mapping[str, Tensor]) -> float:
+        """Return the largest L2 norm of an update, by the server's state; the server rejects more."""
+        return math.inf
 
     # ------------------------------------------------------------------ server rule
 

@@ -81,6 +81,9 @@ def read_hub(config: DataConfig, *, test_required: bool) -> Source:
     DataError
         It cannot be downloaded, or lacks the columns or splits that ``config`` names.
     """
+    import datasets
+    from huggingface_hub.constants import HF_HUB_CACHE
+
     builder = _hub_builder(config)
     try:
         tables = _built(config, builder, None)
@@ -89,7 +92,9 @@ def read_hub(config: DataConfig, *, test_required: bool) -> Source:
     except Exception as error:
         _refuse_other_columns(config, error)
         raise DataError(_download_message(config, error)) from error
-    return _source(config, tables, test_required=test_required)
+    known = datasets.config
+    places = (HF_HUB_CACHE, known.HF_DATASETS_CACHE, known.DOWNLOADED_DATASETS_PATH)
+    return _source(config, tables, test_required=test_required, places=[*map(Path, places)])
 
 
 def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_required: bool) -> Source:
@@ -102,9 +107,10 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
     """
     import datasets
 
+    places = [folder, Path(config.dataset).expanduser().absolute()]  # the second may be a link
     if saved := _saved_splits(config, folder):
         tables = _tables(_read_saved(config, saved))
-        return _source(config, tables, test_required=test_required)
+        return _source(config, tables, test_required=test_required, places=places)
     _check_parquet(folder)
     datasets.disable_progress_bars()
     try:
@@ -113,7 +119,7 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
         _check_same_names(config, files)
     finally:
         datasets.enable_progress_bars()
-    return _source(config, tables, test_required=test_required)
+    return _source(config, tables, test_required=test_required, places=places)
 
 
 def _read_files(config: DataConfig, folder: Path, scratch: Path) -> tuple[Any, Tables]:
@@ -229,7 +235,9 @@ def _tables(splits: Mapping[Any, Any]) -> Tables:
     }
 
 
-def _source(config: DataConfig, splits: Tables, *, test_required: bool) -> Source:
+def _source(
+    config: DataConfig, splits: Tables, *, test_required: bool, places: Sequence[Path]
+) -> Source:
     tables = {name: table for name, (table, _) in splits.items()}
     names_of_split = {name: names for name, (_, names) in splits.items()}
     names = names_of_split.get(config.train_split, {})
@@ -238,7 +246,7 @@ def _source(config: DataConfig, splits: Tables, *, test_required: bool) -> Sourc
         _refuse_text(config, tables, own.keys() ^ names.keys())
         names = _all_names(names, own)
         tables[config.test_split] = _renumbered(tables[config.test_split], own, names)
-    return source_from_tables(config, tables, names, test_required=test_required)
+    return source_from_tables(config, tables, names, test_required=test_required, places=places)
 
 
 def _refuse_text(config: DataConfig, tables: Mapping[str, Any], columns: Collection[str]) -> None:

@@ -11,15 +11,11 @@ from typing import Any
 
 from fedapp.config.data import DataConfig
 from fedapp.data.readers.source import Source, visible_files
-from fedapp.data.readers.tables import source_from_tables
+from fedapp.data.readers.tables import SUFFIXES, source_from_tables
 from fedapp.errors import DataError
 
-SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".webp", ".avif", ".bmp", ".gif"}
-    | {".tif", ".tiff", ".tga", ".ppm", ".pgm", ".pbm"}
-)
 TABLES = frozenset({".parquet", ".csv", ".json", ".jsonl"})
-"""Suffixes of images, and of the files that are read if there are as many of them as images."""
+"""Suffixes of the files that are read if there are as many of them as images."""
 
 
 def is_image_folder(config: DataConfig, folder: Path) -> bool:
@@ -49,7 +45,10 @@ def read_image_folder(config: DataConfig, folder: Path, *, test_required: bool) 
         _check_all_in_classes(split)
     names = sorted({path.name for split in used for path in _visible_folders(split)})
     tables = {split.name: _table(split, names) for split in splits}
-    return source_from_tables(config, tables, {"label": tuple(names)}, test_required=test_required)
+    class_names = {"label": tuple(names)}
+    return source_from_tables(
+        config, tables, class_names, test_required=test_required, places=[folder]
+    )
 
 
 def _check_all_in_classes(split: Path) -> None:

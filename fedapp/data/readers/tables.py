@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +46,11 @@ from fedapp.machine import cores
 GREY = ("1", "L", "LA")
 DEEP = ("I", "I;16", "I;16B", "I;16L", "F")
 """Modes of Pillow: grey images, and those of more than 8 bits a channel."""
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".webp", ".avif", ".bmp", ".gif"}
+    | {".tif", ".tiff", ".tga", ".ppm", ".pgm", ".pbm"}
+)
+"""Suffixes of images, by which class folders have them. No image of another format is read."""
 ROWS_PER_TASK = 512
 MAX_THREADS = 16
 """Of decoding: images per task of the thread pool, and its threads at most."""
@@ -54,10 +62,12 @@ def source_from_tables(
     class_names: Mapping[str, tuple[str, ...]],
     *,
     test_required: bool,
+    places: Sequence[Path],
 ) -> Source:
     """Return the source in ``tables`` (by split name), with images decoded.
 
-    ``class_names`` gives the names of each class-label column.
+    ``class_names`` gives the names of each class-label column, ``places`` the folders in which images
+    lie of which a table has the path alone.
 
     Raises
     ------
@@ -77,7 +87,7 @@ def source_from_tables(
     keys = _input_key(config, train), label
     if config.label_key:
         _column(config, config.train_split, train, "label-key", label)
-    parts = (_split(config, name, table, *keys) for name, table in splits.items())
+    parts = (_split(config, name, table, *keys, places) for name, table in splits.items())
     return Source(*parts, class_names=class_names.get(label, ()))
 
 
@@ -193,14 +203,21 @@ def _coded(
     return None, numbers_of(column, config.missing)
 
 
-def _split(config: DataConfig, name: str, table: Any, input_key: str, label_key: str) -> Split:
+def _split(
+    config: DataConfig,
+    name: str,
+    table: Any,
+    input_key: str,
+    label_key: str,
+    places: Sequence[Path],
+) -> Split:
     inputs = _column(config, name, table, "input-key", input_key)
     where = f"dataset {config.dataset!r}, split {name!r}, column {input_key!r}"
     images = _is_image(inputs.type)
     if images and not label_key:
         raise _no_label(config, table)
     return Split(
-        inputs=decode_images(inputs, where) if images else _texts(inputs, where),
+        inputs=decode_images(inputs, where, places) if images else _texts(inputs, where),
         labels=_labels(config, name, table, label_key) if label_key else None,
         columns=_scalars(table, (input_key, label_key)),
     )
@@ -261,7 +278,7 @@ def _is_scalar(kind: Any) -> bool:
     return bool(is_text(kind) or any(test(kind) for test in numbers))
 
 
-def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
+def decode_images(column: Any, where: str, places: Sequence[Path]) -> NDArray[np.uint8]:
     """Return the images of an Arrow column of encoded images as uint8 [n, C, H, W].
 
     If the first image is grey, C = 1; otherwise images become RGB, C = 3. Decoding releases the
@@ -270,17 +287,18 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
     Raises
     ------
     DataError
-        An image is missing, unreadable, of another size, or coloured where the first is grey.
+        An image is missing, unreadable, of another size, or coloured where the first is grey, or is a
+        file outside of ``places``.
     """
     first_record = column[0].as_py()
-    first = _decode(first_record, f"{where}, row 0", "")
+    first = _decode(first_record, f"{where}, row 0", "", places)
     mode = "L" if first.mode in GREY else "RGB"
     channels = 1 if mode == "L" else 3
     images = np.empty((len(column), channels, first.height, first.width), np.uint8)
 
     def fill(start: int) -> None:
         for row, record in enumerate(column.slice(start, ROWS_PER_TASK).to_pylist(), start):
-            image = _decode(record, f"{where}, row {row}", mode)
+            image = _decode(record, f"{where}, row {row}", mode, places)
             if image.size != first.size:
                 raise DataError(
                     f"{where}: images of mixed sizes: {_size(row, record, image)}, "
@@ -302,12 +320,17 @@ def _size(row: int, record: Any, image: Image.Image) -> str:
     return f"row {row}{file} is {image.width}x{image.height}"
 
 
-def _decode(record: Any, where: str, mode: str) -> Image.Image:
+def _decode(record: Any, where: str, mode: str, places: Sequence[Path]) -> Image.Image:
     """Return one image, converted to ``mode`` unless that is empty."""
     record = {"bytes": record} if isinstance(record, bytes) else record or {}
     data, path = record.get("bytes"), record.get("path")
     if data is None and not path:
         raise DataError(f"{where}: there is no image. Remove the row, or fill it.")
+    if data is None and not _is_in(path, places):
+        raise DataError(
+            f"{where} ({path}): this file lies outside of the data's folder. Move it there, or save the "
+            "images' bytes in the table."
+        )
     source = path if data is None else io.BytesIO(data)
     image = open_image(source, f"{where} ({path or 'embedded'})")
     if mode == "L" and image.mode not in GREY:
@@ -316,6 +339,19 @@ def _decode(record: Any, where: str, mode: str) -> Image.Image:
             "is grey. Convert all images to one mode."
         )
     return image if mode in ("", image.mode) else image.convert(mode)
+
+
+def _is_in(path: str, places: Sequence[Path]) -> bool:
+    """Return whether a path lies in one of the folders, as it is written: a link in them may lead on."""
+    written = Path(os.path.abspath(path))  # noqa: PTH100 (a link is not followed)
+    return any(written.is_relative_to(place) for place in places)
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """Return Pillow's formats of ``SUFFIXES``: for some others it starts programs (EPS: Ghostscript)."""
+    formats = Image.registered_extensions()
+    return tuple(sorted({formats[suffix] for suffix in SUFFIXES if suffix in formats}))
 
 
 def open_image(source: Any, where: str) -> Image.Image:
@@ -327,7 +363,7 @@ def open_image(source: Any, where: str) -> Image.Image:
         It cannot be read, or has too many pixels, more than 8 bits a channel or transparent pixels.
     """
     try:
-        image: Image.Image = Image.open(source)
+        image: Image.Image = Image.open(source, formats=_formats())
         # Of colours Pillow reads 16 bits a channel as 8. Their form is in the tiles, which load() drops.
         deep = re.search(";16[BL]", str(getattr(image, "tile", [])[:1]))
         image.load()
