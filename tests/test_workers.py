@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 import ray
+from ray._private import ray_constants, services
 from typer.testing import CliRunner
 
 from deploy.processes import free_port
@@ -44,6 +45,20 @@ def test_every_worker_finds_a_place(cpus, gpus, workers, expected):
     assert (share.cpus, share.gpus) == expected
     assert cpus * int(1 / share.cpus) >= workers
     assert not gpus or gpus * int(1 / share.gpus) >= workers
+
+
+@pytest.mark.parametrize(("cluster", "loopback"), [(LOCAL, True), (Cluster("auto"), False)])
+def test_an_instance_of_ray_listens_on_the_loopback_alone(cluster, loopback, monkeypatch):
+    """Ray asks for its machine's address when it starts; elsewhere than on Linux this is the loopback."""
+    given = []
+    monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", True)
+    monkeypatch.setattr(services, "node_ip_address_from_perspective", lambda _: "10.0.0.4")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: given.append(services.get_node_ip_address()))
+    with connected(cluster):
+        assert given == ["127.0.0.1" if loopback else "10.0.0.4"]
+        assert ray_constants.ENABLE_RAY_CLUSTER
 
 
 def test_a_run_on_the_cpu_takes_no_gpu():

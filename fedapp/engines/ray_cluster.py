@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 
 import fedapp
 from fedapp.config.app_folder import MANIFEST, app_folder
@@ -103,7 +104,8 @@ def connected(cluster: Cluster, own_code: Iterable[OwnCode] = ()) -> Iterator[st
         os.environ.setdefault(key, value)
     try:
         _check_reachable(cluster.address)
-        with _runtime_env(own_code) as brought:
+        loopback = contextlib.nullcontext() if cluster.address else _loopback_alone()
+        with _runtime_env(own_code) as brought, loopback:
             ray.init(
                 cluster.address or "local",
                 include_dashboard=None,
@@ -121,6 +123,19 @@ def connected(cluster: Cluster, own_code: Iterable[OwnCode] = ()) -> Iterator[st
         yield "." if cluster.address else str(app_folder())
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _loopback_alone() -> Iterator[None]:
+    """Let an instance that starts listen on the loopback alone: its ports ask for no key.
+
+    On Linux Ray takes another address of the machine in place of any 127.0.0.1 that it is given.
+    """
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager
