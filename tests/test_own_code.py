@@ -621,6 +621,11 @@ RETURNS = {
         + ", differentiate(params, batch)[1]",
         "gradient depends on context.round or context.steps",
     ),
+    "a second step": (
+        "def step_state(self, params, direction, context):\n"
+        "        return {'a': context.step_state['b'] if context.step_state else params['1.bias'] * 1}",
+        r"step_state raises KeyError: 'b' \(app/own\.py, line \d+, in step_state\)",
+    ),
     "a start that evaluation lacks": (
         STATE
         + """
@@ -929,6 +934,22 @@ def test_a_loss_that_counts_padding_trains_one_client_after_another_alone(
             try_out(config, load_dataset(config))
     config = read_config({**chosen, "trainer": "sequential"})
     try_out(config, load_dataset(config))
+
+
+def test_a_rule_that_branches_on_values_trains_one_client_after_another_alone(app: Path) -> None:
+    """The batched trainer traces a step; every client of every round raised."""
+    halved = "return {n: t / 2 for n, t in gradient.items()}, loss"
+    branch = f"gradient, loss = differentiate(params, batch)\n        if loss > 0: {halved}"
+    write(app, {"own.py": f"{SIGNS}\n    {GRADIENT}\n        {branch}\n"})
+    said = (
+        r"^algorithm = 'signs': the batched trainer cannot trace its local step: .* control flow\. "
+        r"\(app/own\.py, line 19, in gradient\)\. Use torch\.where .*'sequential'\.$"
+    )
+    config = read_config({"algorithm": "./own.py", "trainer": "batched", "2nn.hidden": 8})
+    with pytest.raises(ConfigError, match=said):
+        try_out(config, load_dataset(config))
+    for trainer in ("auto", "sequential"):
+        try_out(config.model_copy(update={"trainer": trainer}), load_dataset(config))
 
 
 NOISY = {
