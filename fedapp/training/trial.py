@@ -23,7 +23,14 @@ from fedapp.data.load import load_transform, network_task
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, one_line, reason_of
 from fedapp.models.model import Model, PlainModel
-from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, ServerStep
+from fedapp.training.algorithm import (
+    NOT_SAVED,
+    Algorithm,
+    Batch,
+    ClientContext,
+    ClientExtras,
+    ServerStep,
+)
 from fedapp.training.batched.chunks import ClientBatching
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.batches import to_device
@@ -227,6 +234,9 @@ class _Checked:
         if name in CHECKS:
             problems = CHECKS[name](self._algorithm, returned, arguments)
             yield from (f"{name} returns {problem}" for problem in problems)
+        rule = type(self._algorithm)
+        for attribute in sorted(vars(self._algorithm).keys() - {*dir(rule), *rule.model_fields}):
+            yield f"{name} sets self.{attribute}, {NOT_SAVED}."
         if not self._batched:
             return
         batched = "the batched trainer (on a GPU trainer='auto')"
