@@ -313,11 +313,18 @@ def test_a_run_that_cannot_be_is_refused_before_training(
         ({"federation.num-clients": 10}, "num-clients"),
         ({"clients": 10}, "num-clients"),
         ({"nesterow": True}, "nesterov"),
+        ({"dirichlet.alp": 1.0}, "dirichlet.alpha"),
+        ({"fedavg.clip": 1.0}, "dp-fedavg.clip"),
     ],
 )
 def test_the_key_that_was_meant_is_proposed(given: dict[str, Any], meant: str) -> None:
     with pytest.raises(ConfigError, match=rf"no such key\. Did you mean '{re.escape(meant)}'\?"):
         read_config(given)
+
+
+def test_a_parameter_of_a_component_that_is_not_chosen_is_no_other_one() -> None:
+    with pytest.raises(ConfigError, match=r"no such key\. Choose a component called 'q-fedavg'"):
+        read_config({"q-fedavg.q": 2})
 
 
 def test_nodes_that_do_not_come_are_waited_for_no_longer_than_is_said(

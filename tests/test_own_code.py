@@ -493,6 +493,14 @@ UNREAD = {
         "def aggregate(self, updates, weights): return updates[0]",
         r"has aggregate, which is not called with reply = 'mean'.* Add reply: ClassVar\[str\] = \"each\"",
     ),
+    "a private attribute": (
+        "_v: dict = {}",
+        r"has _v, which is not saved: .* state, from start and apply .* constant is _v: ClassVar\.$",
+    ),
+    "a constructor": (
+        "def __init__(self, mu=0.1): self.mu = mu",
+        r"has __init__\(self, mu\), and parameters are fields\. .* as mu: float = Field\(0\.1, ge=0\)",
+    ),
     "flag": (
         "keep_state: ClassVar[bool] = True",
         "has keep_state, which nothing reads. Did you mean 'keeps_state'",
@@ -632,6 +640,11 @@ RETURNS = {
         + ", differentiate(params, batch)[1]",
         "gradient depends on context.round or context.steps",
     ),
+    "a second step": (
+        "def step_state(self, params, direction, context):\n"
+        "        return {'a': context.step_state['b'] if context.step_state else params['1.bias'] * 1}",
+        r"step_state raises KeyError: 'b' \(app/own\.py, line \d+, in step_state\)",
+    ),
     "a start that evaluation lacks": (
         STATE
         + """
@@ -644,6 +657,14 @@ RETURNS = {
         + FINALIZE
         + "(state={'x': params['1.bias']})",
         r"initial_params raises KeyError: 'b'.* A client is evaluated with them, too",
+    ),
+    "an attribute": (
+        "def start(self, theta): self._seen = 1; return {}",
+        r"start sets self\._seen, which is not saved: .* Return what lasts as state",
+    ),
+    "a parameter": (
+        "def start(self, theta): self.count = 1; return {}",
+        r"start sets self\.count, and a component does not change\. .* state, which apply returns",
     ),
     "an error": (
         "def start(self, theta): return theta['nobody']",
@@ -712,6 +733,13 @@ RAISES = {
         "signs.py",
         "def model_post_init(self, context): {}['scale']",
         "a validator raises KeyError: 'scale'",
+    ),
+    "a validator that sets": (
+        "algorithm",
+        "signs",
+        "signs.py",
+        "def model_post_init(self, context): self.count = 0",
+        r"a validator sets self\.count, and a component does not change",
     ),
     "no inputs": (
         "transform",
@@ -946,6 +974,22 @@ def test_a_loss_that_counts_padding_trains_one_client_after_another_alone(
     try_out(config, load_dataset(config))
 
 
+def test_a_rule_that_branches_on_values_trains_one_client_after_another_alone(app: Path) -> None:
+    """The batched trainer traces a step; every client of every round raised."""
+    halved = "return {n: t / 2 for n, t in gradient.items()}, loss"
+    branch = f"gradient, loss = differentiate(params, batch)\n        if loss > 0: {halved}"
+    write(app, {"own.py": f"{SIGNS}\n    {GRADIENT}\n        {branch}\n"})
+    said = (
+        r"^algorithm = 'signs': the batched trainer cannot trace its local step: .* control flow\. "
+        r"\(app/own\.py, line 19, in gradient\)\. Use torch\.where .*'sequential'\.$"
+    )
+    config = read_config({"algorithm": "./own.py", "trainer": "batched", "2nn.hidden": 8})
+    with pytest.raises(ConfigError, match=said):
+        try_out(config, load_dataset(config))
+    for trainer in ("auto", "sequential"):
+        try_out(config.model_copy(update={"trainer": trainer}), load_dataset(config))
+
+
 NOISY = {
     "gradient": GRADIENT
     + "return {n: torch.randn_like(p) for n, p in params.items()}, differentiate(params, batch)[1]",
@@ -988,6 +1032,40 @@ def test_what_a_server_rule_raises_in_a_round_names_the_line(app: Path, run: Run
     said = r"^algorithm = 'signs': its server rule raises IndexError: .* \(app/own\.py, line 17, in apply"
     with pytest.raises(ConfigError, match=said):
         run(algorithm="./own.py")
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("torch.ones(round_ + 1)", r"a tensor of shape \(3,\) of torch\.float32"),
+        ("torch.ones(2).to([torch.float32, torch.float64][round_ - 1])", r"a tensor .*float64"),
+    ],
+)
+def test_a_server_state_keeps_its_shapes_and_types(
+    app: Path, run: Run, returned: str, said: str
+) -> None:
+    """Of the second round on, which the trial does not see: a resume would refuse the checkpoint."""
+    start = "def start(self, theta): return {'r': torch.ones(2)}"
+    apply = f"round_ = step.plan.round\n        return theta, {{'r': {returned}}}"
+    body = f"{start}\n    {APPLY.removesuffix('return ')}\n        {apply}"
+    write(app, {"own.py": f"import torch\n{SIGNS}\n    {body}\n"})
+    said = rf"^algorithm = 'signs': apply returns as state 'r' {said}, and it was of shape \(2,\)"
+    with pytest.raises(ConfigError, match=said):
+        run(algorithm="./own.py")
+
+
+@pytest.mark.parametrize("body", ["def __init__(self, **given): super().__init__(**given)", ""])
+def test_a_constructor_of_all_parameters_may_stay(app: Path, body: str) -> None:
+    write(app, {"own.py": f"{SIGNS}\n    {body}\n    _half: ClassVar[float] = 0.5\n"})
+    assert (
+        read_config({"algorithm": "./own.py", "signs.scale": 0.5}).name_of("algorithm") == "signs"
+    )
+
+
+def test_a_parameter_without_a_type_is_told_one(app: Path) -> None:
+    write(app, {"own.py": f"{SIGNS}\n    mu = 0.3\n"})
+    with pytest.raises(ConfigError, match=r"A non-annotated .*its type, as in mu: float = 0\.3\.$"):
+        read_config({"algorithm": "./own.py"})
 
 
 @pytest.mark.parametrize(

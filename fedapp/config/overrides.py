@@ -26,6 +26,7 @@ def override_problems(component: type[Component], base: type[Component]) -> Iter
         for name, value in vars(each).items()
         if name[0] != "_"
     }
+    yield from _constructor_problems(component, base)
     annotations = inspect.get_annotations(base, eval_str=True)
     for name, value in own.items():
         if name not in inherited:
@@ -38,6 +39,21 @@ def override_problems(component: type[Component], base: type[Component]) -> Iter
             yield from _value_problems(name, value, *get_args(annotations[name]))
         else:
             yield from _method_problems(name, value, inspect.getattr_static(base, name))
+
+
+def _constructor_problems(component: type[Component], base: type[Component]) -> Iterator[str]:
+    """Yield the problem of a constructor with arguments of its own: it is called with all parameters."""
+    constructor = inspect.getattr_static(component, "__init__")
+    if constructor is inspect.getattr_static(base, "__init__"):
+        return
+    _, *arguments = inspect.signature(constructor).parameters.values()
+    if [argument.kind for argument in arguments] != [inspect.Parameter.VAR_KEYWORD]:
+        names = ", ".join(["self", *(argument.name for argument in arguments)])
+        example = arguments[0].name if arguments else "mu"
+        yield (
+            f"has __init__({names}), and parameters are fields. Write them into the class, as "
+            f"{example}: float = Field(0.1, ge=0), and leave __init__ out."
+        )
 
 
 def _value_problems(name: str, value: object, allowed: Any) -> Iterator[str]:

@@ -125,6 +125,8 @@ def _import_problem(name: str, error: BaseException) -> str:
     fix = "Correct the file."
     if isinstance(error, ModuleNotFoundError):
         fix = "Install that package, or put the module into the app's folder."
+    if getattr(error, "code", "") == "model-field-missing-annotation":
+        fix = "Give a parameter its type, as in mu: float = 0.3."
     return f"{where}: importing it raises {message.rstrip('.')}. {fix}"
 
 

@@ -208,8 +208,16 @@ def _similar(key: str, allowed: Sequence[str], values: Mapping[str, Any]) -> str
     for likely in (chosen, ending):
         if len(likely) == 1:
             return likely[0]
-    close = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6 if "." in key else 0.5)
+    prefix = key.rpartition(".")[0]
+    likely = [each for each in allowed if not prefix or _alike(each, prefix, last)]
+    close = difflib.get_close_matches(key, likely, n=1, cutoff=0.6 if prefix else 0.5)
     return close[0] if close else ""
+
+
+def _alike(key: str, prefix: str, last: str) -> bool:
+    """Return whether a key has this component's name, or a parameter that is called much like it."""
+    name, _, parameter = key.rpartition(".")
+    return name == prefix or bool(difflib.get_close_matches(parameter, [last]))
 
 
 def _not_scalar(options: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iterator[str]:
@@ -279,6 +287,8 @@ def _option_problems(
         try:
             instance = component.model_validate(values)
         except ValidationError as error:
+            if error.errors()[0]["type"] == "frozen_instance":
+                raise
             yield from (_message(detail, component, prefix) for detail in error.errors())
             return
         default = component()

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from pydantic import ValidationError
+
 from fedapp.config.own_code import OwnCode
 from fedapp.config.settings import Settings
 from fedapp.errors import ConfigError, FedappError, one_line, reason_of
@@ -147,9 +149,19 @@ def calling(component: Component | type[Component], method: str) -> Iterator[Non
         if component.own_code is None:
             raise
         reason = one_line(reason_of(error)).removesuffix(".")
-        raise ConfigError(
-            f"{setting_of(component)}: {method} raises {reason}. Correct its code."
-        ) from error
+        problem = _assignment(error) or f"raises {reason}. Correct its code."
+        raise ConfigError(f"{setting_of(component)}: {method} {problem}") from error
+
+
+def _assignment(error: Exception) -> str:
+    """Return the problem of an attribute that is set, or ""."""
+    details = error.errors() if isinstance(error, ValidationError) else []
+    for name in (each["loc"][0] for each in details if each["type"] == "frozen_instance"):
+        return (
+            f"sets self.{name}, and a component does not change. Use a local variable; what an "
+            "algorithm keeps is state, which apply returns, or finalize in ClientExtras."
+        )
+    return ""
 
 
 @functools.cache

@@ -67,7 +67,8 @@ class EvaluationConfig(ConfigGroup):
     title: ClassVar[str] = "Evaluation"
 
     evaluation: Literal["server", "clients", "both"] = Field(
-        "server", description="Where the global model is evaluated."
+        "server",
+        description="Where the global model is evaluated. Clients test the model from which they start.",
     )
     eval_every: int = Field(
         1,

@@ -12,7 +12,7 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from fedapp.analysis.similarity import distances, layer_similarity
-from fedapp.errors import RunError
+from fedapp.errors import ConfigError, RunError
 from fedapp.federation.callback import RoundMetrics, ServerState
 from fedapp.federation.faults import Fault, ReplyError, late
 from fedapp.federation.messages import decode_reply
@@ -219,12 +219,31 @@ def similarity_metrics(
     }
 
 
+def _require_same_shapes(
+    algorithm: Algorithm, after: Mapping[str, Tensor], before: Mapping[str, Tensor]
+) -> None:
+    """Refuse a server state that a checkpoint could not replace; rules may add to their state."""
+    for name, (shape, dtype) in _kinds(before).items():
+        now = _kinds(after).get(name)
+        if now != (shape, dtype):
+            is_now = f"a tensor of shape {now[0]} of {now[1]}" if now else "nothing"
+            raise ConfigError(
+                f"algorithm = {algorithm.name!r}: apply returns as state {name!r} {is_now}, and it was "
+                f"of shape {shape} of {dtype}. Let the tensors of the state keep their shapes and types."
+            )
+
+
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (tuple(t.shape), str(t.dtype)) for name, t in tensors.items()}
+
+
 def apply_server_rule(
     algorithm: Algorithm, aggregate: RunningAggregate, state: ServerState, step: ServerStep
 ) -> str:
     """Apply the server rule to ``state``; return the problem, without any change, of one not finite."""
     mean, uploads = aggregate.mean(algorithm)
     theta, own = algorithm.apply(state.theta, mean, uploads, state.algorithm, step)
+    _require_same_shapes(algorithm, own, state.algorithm)
     if not all_finite([*theta.values(), *own.values()]):
         return f"algorithm = {algorithm.name!r} makes nan or infinite values of these updates"
     state.theta, state.algorithm = theta, own

@@ -87,7 +87,10 @@ class ClientEvaluation:
     def training_losses(
         self, grid: Grid, clients: Sequence[int], state: ServerState
     ) -> tuple[dict[int, float], int]:
-        """Ask clients for their mean training loss of theta; return also the bytes sent."""
+        """Ask clients for their mean training loss; return also the bytes sent.
+
+        It is that of theta, or of the model from which a client with its own starts.
+        """
         messages = self.messages(grid, clients, state, to_arrays(state.theta), "train")
         size = sum(size_of(message.content) for message in messages)
         replies = self._delivery.exchange(grid, messages, self.config.round_deadline)

@@ -122,6 +122,12 @@ class Differentiate(Protocol):
 
 Need = Literal["classes", "features"]
 
+NOT_SAVED = (
+    "which is not saved: a resumed run would go on without it. Return what lasts as state, from start "
+    "and apply or in ClientExtras"
+)
+"""Why an algorithm has no attributes but its parameters, and what it has in their place."""
+
 
 class Algorithm(Component):
     """Federated averaging; subclasses override the parts in which they differ.
@@ -175,12 +181,14 @@ class Algorithm(Component):
 
     @classmethod
     def class_problems(cls) -> Iterator[str]:
-        """Yield the problem of an ``aggregate`` that is not called."""
+        """Yield the problems of an ``aggregate`` that is not called, and of attributes."""
         if cls.aggregate is not Algorithm.aggregate and cls.reply != "each":
             yield (
                 f"has aggregate, which is not called with reply = {cls.reply!r}: nodes send the mean of "
                 'their clients\' updates. Add reply: ClassVar[str] = "each", or leave aggregate out.'
             )
+        for name in cls.__private_attributes__:
+            yield f"has {name}, {NOT_SAVED}. A constant is {name}: ClassVar."
 
     @property
     def min_updates(self) -> int:

@@ -7,6 +7,7 @@ so that a round needs no checks.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -20,17 +21,34 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Dataset, Examples, Subset
 from fedapp.data.load import load_transform, network_task
 from fedapp.data.transforms.transform import Transform
-from fedapp.errors import ConfigError, one_line
+from fedapp.errors import ConfigError, one_line, reason_of
 from fedapp.models.model import Model, PlainModel
-from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, ServerStep
+from fedapp.training.algorithm import (
+    NOT_SAVED,
+    Algorithm,
+    Batch,
+    ClientContext,
+    ClientExtras,
+    ServerStep,
+)
+from fedapp.training.batched.chunks import ClientBatching
+from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.batches import to_device
-from fedapp.training.build import DTYPES, example_inputs, make_algorithm, make_model, make_module
+from fedapp.training.build import (
+    DTYPES,
+    example_inputs,
+    is_batched,
+    make_algorithm,
+    make_model,
+    make_module,
+)
 from fedapp.training.client import client_task, is_personalised, shared_context, update_of
 from fedapp.training.evaluation import SCORE_PREFIXES, as_floats, is_reserved
 from fedapp.training.networks import unbatchable_layer
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.tensors import add, norm
+from fedapp.training.trainer import ClientTask
 
 ROUND_METRICS = frozenset(
     (
@@ -42,6 +60,9 @@ ROUND_METRICS = frozenset(
     )
 )
 """The names in a round's line of ``metrics.jsonl``, besides scores; an algorithm's own are others."""
+
+VMAP_ADVICE = re.compile(r" We don't support that yet, please file an issue at \S+ \.")
+"""What PyTorch adds where a rule branches on a value under ``vmap``."""
 
 
 def try_out(config: RunConfig, dataset: Dataset) -> None:
@@ -87,12 +108,15 @@ def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: C
     algorithm = cast("Algorithm", _Checked(own, component, batched=batched))
     kinds = (torch.device("cpu"), DTYPES[config.precision], dataset.task.num_classes)
     trainer = SequentialTrainer(module, model, algorithm, load_transform(config), *kinds)
-    plan = replace(RoundPlan.of(config), epochs=1, steps=0, batch_size=0)
+    plan = RoundPlan.of(config)
+    plan = replace(plan, steps=min(plan.steps, 2) or 2, batch_size=0)
     theta = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
     state = algorithm.start(theta)
     shared = shared_context(trainer, theta, algorithm.broadcast(state), plan)
     task = client_task(trainer, shared, plan, 0, _two(dataset), None)
     (result,) = trainer.client_updates([task], plan)
+    if batched and is_batched(config):
+        _try_together(trainer, own, component, task, plan)
     mean = result.extras.update or update_of(plan, result.params, shared, algorithm)
     for problem in _difference(mean, theta):
         raise ConfigError(
@@ -113,6 +137,27 @@ def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: C
             )
     if is_personalised(own):
         _try_personal_evaluation(algorithm, shared)
+
+
+def _try_together(
+    trainer: SequentialTrainer,
+    own: Algorithm,
+    component: Component,
+    task: ClientTask,
+    plan: RoundPlan,
+) -> None:
+    """Train two clients in one traced step, as the batched trainer of the run will."""
+    kinds = (trainer.device, trainer.dtype, trainer.num_classes, ClientBatching(2), "record")
+    network = (trainer.network.module, trainer.model)
+    together = BatchedTrainer(*network, own, trainer.transform, *kinds)
+    try:
+        together.train([task, task], plan)
+    except Exception as error:
+        reason = VMAP_ADVICE.sub("", one_line(reason_of(error))).removesuffix(".")
+        raise ConfigError(
+            f"{setting_of(component)}: the batched trainer cannot trace its local step: {reason}. Use "
+            "torch.where in place of branches on values of tensors, or set trainer='sequential'."
+        ) from error
 
 
 def _try_personal_evaluation(algorithm: Algorithm, shared: ClientContext) -> None:
@@ -189,6 +234,9 @@ class _Checked:
         if name in CHECKS:
             problems = CHECKS[name](self._algorithm, returned, arguments)
             yield from (f"{name} returns {problem}" for problem in problems)
+        rule = type(self._algorithm)
+        for attribute in sorted(vars(self._algorithm).keys() - {*dir(rule), *rule.model_fields}):
+            yield f"{name} sets self.{attribute}, {NOT_SAVED}."
         if not self._batched:
             return
         batched = "the batched trainer (on a GPU trainer='auto')"
