@@ -223,8 +223,9 @@ def _require_same_shapes(
     algorithm: Algorithm, after: Mapping[str, Tensor], before: Mapping[str, Tensor]
 ) -> None:
     """Refuse a server state that a checkpoint could not replace; rules may add to their state."""
+    new = _kinds(after)
     for name, (shape, dtype) in _kinds(before).items():
-        now = _kinds(after).get(name)
+        now = new.get(name)
         if now != (shape, dtype):
             is_now = f"a tensor of shape {now[0]} of {now[1]}" if now else "nothing"
             raise ConfigError(
