@@ -67,7 +67,8 @@ def asked_with(server: Path, *folders: Path, **settings: Scalar) -> list[str]:
     config = read_config({"dataset": str(server), "num-clients": 0, **given})
     task = read_node_data(config, None).dataset.task
     nodes = [OwnClient(client, str(folder)) for client, folder in enumerate(folders)]
-    return [asked(read_node_data(config, node).describe(), task) for node in nodes]
+    model = "word-lstm" if task.kind == "tokens" else "2nn"
+    return [asked(read_node_data(config, node).describe(), task, model=model) for node in nodes]
 
 
 def test_a_node_gives_no_hash_of_its_own_data(tmp_path: Path) -> None:
@@ -81,11 +82,14 @@ def test_a_node_gives_no_hash_of_its_own_data(tmp_path: Path) -> None:
 
 
 def asked(
-    answer: dict[str, object], task: Task = DIGITS.task, sizes: np.ndarray | None = None
+    answer: dict[str, object],
+    task: Task = DIGITS.task,
+    sizes: np.ndarray | None = None,
+    model: str = "2nn",
 ) -> str:
     """Return why a node that answers so is refused, or nothing; with sizes clients are virtual."""
     record = RecordDict({"node-data": ConfigRecord(answer)})  # type: ignore[arg-type]
-    config = read_config({"num-clients": 0 if sizes is None else len(sizes)})
+    config = read_config({"num-clients": 0 if sizes is None else len(sizes), "model": model})
     nodes = Nodes(config, task, DIGITS.fingerprint, sizes)
     why = nodes._accept(5, Message(record, SUPERLINK_NODE_ID, "query"))
     assert sizes is not None or bool(nodes.clients) == (not why)

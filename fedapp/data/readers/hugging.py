@@ -93,8 +93,8 @@ def read_hub(config: DataConfig, *, test_required: bool) -> Source:
         _refuse_other_columns(config, error)
         raise DataError(_download_message(config, error)) from error
     known = datasets.config
-    places = (HF_HUB_CACHE, known.HF_DATASETS_CACHE, known.DOWNLOADED_DATASETS_PATH)
-    return _source(config, tables, test_required=test_required, places=[*map(Path, places)])
+    folders = (HF_HUB_CACHE, known.HF_DATASETS_CACHE, known.DOWNLOADED_DATASETS_PATH)
+    return _source(config, tables, test_required=test_required, folders=[*map(Path, folders)])
 
 
 def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_required: bool) -> Source:
@@ -107,10 +107,10 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
     """
     import datasets
 
-    places = [folder, Path(config.dataset).expanduser().absolute()]  # the second may be a link
+    folders = [folder, Path(config.dataset).expanduser().absolute()]  # the second may be a link
     if saved := _saved_splits(config, folder):
         tables = _tables(_read_saved(config, saved))
-        return _source(config, tables, test_required=test_required, places=places)
+        return _source(config, tables, test_required=test_required, folders=folders)
     _check_parquet(folder)
     datasets.disable_progress_bars()
     try:
@@ -119,7 +119,7 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
         _check_same_names(config, files)
     finally:
         datasets.enable_progress_bars()
-    return _source(config, tables, test_required=test_required, places=places)
+    return _source(config, tables, test_required=test_required, folders=folders)
 
 
 def _read_files(config: DataConfig, folder: Path, scratch: Path) -> tuple[Any, Tables]:
@@ -236,7 +236,7 @@ def _tables(splits: Mapping[Any, Any]) -> Tables:
 
 
 def _source(
-    config: DataConfig, splits: Tables, *, test_required: bool, places: Sequence[Path]
+    config: DataConfig, splits: Tables, *, test_required: bool, folders: Sequence[Path]
 ) -> Source:
     tables = {name: table for name, (table, _) in splits.items()}
     names_of_split = {name: names for name, (_, names) in splits.items()}
@@ -246,7 +246,7 @@ def _source(
         _refuse_text(config, tables, own.keys() ^ names.keys())
         names = _all_names(names, own)
         tables[config.test_split] = _renumbered(tables[config.test_split], own, names)
-    return source_from_tables(config, tables, names, test_required=test_required, places=places)
+    return source_from_tables(config, tables, names, test_required=test_required, folders=folders)
 
 
 def _refuse_text(config: DataConfig, tables: Mapping[str, Any], columns: Collection[str]) -> None:

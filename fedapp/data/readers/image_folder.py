@@ -47,7 +47,7 @@ def read_image_folder(config: DataConfig, folder: Path, *, test_required: bool) 
     tables = {split.name: _table(split, names) for split in splits}
     class_names = {"label": tuple(names)}
     return source_from_tables(
-        config, tables, class_names, test_required=test_required, places=[folder]
+        config, tables, class_names, test_required=test_required, folders=[folder]
     )
 
 

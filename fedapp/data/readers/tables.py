@@ -62,12 +62,12 @@ def source_from_tables(
     class_names: Mapping[str, tuple[str, ...]],
     *,
     test_required: bool,
-    places: Sequence[Path],
+    folders: Sequence[Path],
 ) -> Source:
     """Return the source in ``tables`` (by split name), with images decoded.
 
-    ``class_names`` gives the names of each class-label column, ``places`` the folders in which images
-    lie of which a table has the path alone.
+    ``class_names`` gives the names of each class-label column, ``folders`` are those in which
+    images lie of which a table has the path alone.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def source_from_tables(
     keys = _input_key(config, train), label
     if config.label_key:
         _column(config, config.train_split, train, "label-key", label)
-    parts = (_split(config, name, table, *keys, places) for name, table in splits.items())
+    parts = (_split(config, name, table, *keys, folders) for name, table in splits.items())
     return Source(*parts, class_names=class_names.get(label, ()))
 
 
@@ -209,7 +209,7 @@ def _split(
     table: Any,
     input_key: str,
     label_key: str,
-    places: Sequence[Path],
+    folders: Sequence[Path],
 ) -> Split:
     inputs = _column(config, name, table, "input-key", input_key)
     where = f"dataset {config.dataset!r}, split {name!r}, column {input_key!r}"
@@ -217,7 +217,7 @@ def _split(
     if images and not label_key:
         raise _no_label(config, table)
     return Split(
-        inputs=decode_images(inputs, where, places) if images else _texts(inputs, where),
+        inputs=decode_images(inputs, where, folders) if images else _texts(inputs, where),
         labels=_labels(config, name, table, label_key) if label_key else None,
         columns=_scalars(table, (input_key, label_key)),
     )
@@ -278,7 +278,7 @@ def _is_scalar(kind: Any) -> bool:
     return bool(is_text(kind) or any(test(kind) for test in numbers))
 
 
-def decode_images(column: Any, where: str, places: Sequence[Path]) -> NDArray[np.uint8]:
+def decode_images(column: Any, where: str, folders: Sequence[Path]) -> NDArray[np.uint8]:
     """Return the images of an Arrow column of encoded images as uint8 [n, C, H, W].
 
     If the first image is grey, C = 1; otherwise images become RGB, C = 3. Decoding releases the
@@ -288,17 +288,17 @@ def decode_images(column: Any, where: str, places: Sequence[Path]) -> NDArray[np
     ------
     DataError
         An image is missing, unreadable, of another size, or coloured where the first is grey, or is a
-        file outside of ``places``.
+        file outside of ``folders``.
     """
     first_record = column[0].as_py()
-    first = _decode(first_record, f"{where}, row 0", "", places)
+    first = _decode(first_record, f"{where}, row 0", "", folders)
     mode = "L" if first.mode in GREY else "RGB"
     channels = 1 if mode == "L" else 3
     images = np.empty((len(column), channels, first.height, first.width), np.uint8)
 
     def fill(start: int) -> None:
         for row, record in enumerate(column.slice(start, ROWS_PER_TASK).to_pylist(), start):
-            image = _decode(record, f"{where}, row {row}", mode, places)
+            image = _decode(record, f"{where}, row {row}", mode, folders)
             if image.size != first.size:
                 raise DataError(
                     f"{where}: images of mixed sizes: {_size(row, record, image)}, "
@@ -320,13 +320,13 @@ def _size(row: int, record: Any, image: Image.Image) -> str:
     return f"row {row}{file} is {image.width}x{image.height}"
 
 
-def _decode(record: Any, where: str, mode: str, places: Sequence[Path]) -> Image.Image:
+def _decode(record: Any, where: str, mode: str, folders: Sequence[Path]) -> Image.Image:
     """Return one image, converted to ``mode`` unless that is empty."""
     record = {"bytes": record} if isinstance(record, bytes) else record or {}
     data, path = record.get("bytes"), record.get("path")
     if data is None and not path:
         raise DataError(f"{where}: there is no image. Remove the row, or fill it.")
-    if data is None and not _is_in(path, places):
+    if data is None and not _is_in(path, folders):
         raise DataError(
             f"{where} ({path}): this file lies outside of the data's folder. Move it there, or save the "
             "images' bytes in the table."
@@ -341,10 +341,10 @@ def _decode(record: Any, where: str, mode: str, places: Sequence[Path]) -> Image
     return image if mode in ("", image.mode) else image.convert(mode)
 
 
-def _is_in(path: str, places: Sequence[Path]) -> bool:
+def _is_in(path: str, folders: Sequence[Path]) -> bool:
     """Return whether a path lies in one of the folders, as it is written: a link in them may lead on."""
     written = Path(os.path.abspath(path))  # noqa: PTH100 (a link is not followed)
-    return any(written.is_relative_to(place) for place in places)
+    return any(written.is_relative_to(folder) for folder in folders)
 
 
 @functools.cache
