@@ -149,9 +149,9 @@ def _try_together(
     """Train two clients in one traced step, as the batched trainer of the run will."""
     kinds = (trainer.device, trainer.dtype, trainer.num_classes, ClientBatching(2), "record")
     network = (trainer.network.module, trainer.model)
-    together = BatchedTrainer(*network, own, trainer.transform, *kinds)
+    batched = BatchedTrainer(*network, own, trainer.transform, *kinds)
     try:
-        together.train([task, task], plan)
+        batched.train([task, task], plan)
     except Exception as error:
         reason = VMAP_ADVICE.sub("", one_line(reason_of(error))).removesuffix(".")
         raise ConfigError(
