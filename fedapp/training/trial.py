@@ -147,9 +147,16 @@ def _try_together(
     plan: RoundPlan,
 ) -> None:
     """Train two clients in one traced step, as the batched trainer of the run will."""
-    kinds = (trainer.device, trainer.dtype, trainer.num_classes, ClientBatching(2), "record")
-    network = (trainer.network.module, trainer.model)
-    batched = BatchedTrainer(*network, own, trainer.transform, *kinds)
+    batched = BatchedTrainer(
+        trainer.network.module,
+        trainer.model,
+        own,
+        trainer.transform,
+        trainer.device,
+        trainer.dtype,
+        trainer.num_classes,
+        ClientBatching(2),
+    )
     try:
         batched.train([task, task], plan)
     except Exception as error:
