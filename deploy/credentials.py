@@ -97,6 +97,7 @@ def make_credentials(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -
     found = Credentials(folder)
     _check_names(hosts, nodes)
     _require_authority(found, hosts)
+    _require_own(folder)
     authority = _authority(found)
     if _ends_soon(found.ca):
         _certify_authority(found, authority)
@@ -109,6 +110,17 @@ def make_credentials(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -
         if not found.node_key(name).exists():
             _make_node(found, name)
     return found
+
+
+def _require_own(folder: Path) -> None:
+    """Make the folder, or refuse it if others may write in it or in one of its folders."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for each in (folder, *filter(Path.is_dir, sorted(folder.iterdir()))):
+        if each.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise CredentialsError(
+                f"{each}: other users may write here, and replace keys. Remove what is not yours, "
+                f"then: chmod go-w {shlex.quote(str(each))}"
+            )
 
 
 def _ends_soon(certificate: Path) -> bool:
@@ -282,13 +294,8 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file, whole or not at all, in a folder in which nobody else may write."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.parent.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise CredentialsError(
-            f"{path.parent}: other users may write here, and replace keys. Remove what is not yours, "
-            f"then: chmod go-rwx {shlex.quote(str(path.parent))}"
-        )
+    """Write a file, whole or not at all, in a folder that is the owner's."""
+    path.parent.mkdir(exist_ok=True, mode=0o700)
     write_atomically(path, content, mode)
 
 

@@ -207,7 +207,14 @@ def test_a_folder_in_which_others_may_write_is_refused(
         assert f"{folder}: other users may write here" in capsys.readouterr().err
         assert not list(folder.iterdir())
     folder.chmod(0o755)
-    assert main(["--to", str(tmp_path), "--node", "node"]) == 0
+    assert main(["--to", str(tmp_path), "--host", "a.example", "--node", "node"]) == 0
+    certificate = (tmp_path / "server" / "server.crt").read_bytes()
+    for other in (tmp_path / "server", tmp_path):
+        other.chmod(0o775)
+        assert main(["--to", str(tmp_path), "--host", "b.example"]) == 2
+        assert f"{other}: other users may write here" in capsys.readouterr().err
+        other.chmod(0o700)
+    assert (tmp_path / "server" / "server.crt").read_bytes() == certificate
 
 
 @pytest.mark.parametrize("linked", [True, False])

@@ -109,7 +109,7 @@ def test_an_image_of_which_a_table_has_the_path_may_lie_in_its_folder(tmp_path):
     path.parent.mkdir(parents=True)
     Image.fromarray(PIXELS[1]).save(path)
     (link := tmp_path / "link").symlink_to(folder)
-    for name, at in ((folder, folder), (link, folder), (link, link)):
+    for name, at in ((folder, folder), (link, folder), (link, link), (folder, link)):
         record = {"bytes": None, "path": str(at / "images" / "1.png")}
         pictures(folder, [PICTURES[0], record], PICTURES[:1])
         assert load(name).train.inputs[1].tolist() == PIXELS[1].transpose(2, 0, 1).tolist()

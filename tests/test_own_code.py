@@ -658,6 +658,10 @@ RETURNS = {
         + "(state={'x': params['1.bias']})",
         r"initial_params raises KeyError: 'b'.* A client is evaluated with them, too",
     ),
+    "a private attribute": (
+        "_seen: int = 0\n    def start(self, theta): self._seen += 1; return {}",
+        r"start sets self\._seen, which is not saved: .* Return what lasts as state",
+    ),
     "an attribute": (
         "def start(self, theta): self._seen = 1; return {}",
         r"start sets self\._seen, which is not saved: .* Return what lasts as state",
@@ -1054,12 +1058,22 @@ def test_a_server_state_keeps_its_shapes_and_types(
         run(algorithm="./own.py")
 
 
-@pytest.mark.parametrize("body", ["def __init__(self, **given): super().__init__(**given)", ""])
-def test_a_constructor_of_all_parameters_may_stay(app: Path, body: str) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "def __init__(self, **given): super().__init__(**given)",
+        "def __init__(self, *args, **given): super().__init__(*args, **given)",
+        "def __init__(self, *, scale=0.5, **given): super().__init__(scale=scale, **given)",
+        "def model_post_init(self, _): object.__setattr__(self, 'twice', 2 * self.scale)",
+        "_decay: float = 0.9",
+    ],
+)
+def test_constructors_of_all_parameters_and_constants_may_stay(app: Path, body: str) -> None:
     write(app, {"own.py": f"{SIGNS}\n    {body}\n    _half: ClassVar[float] = 0.5\n"})
-    assert (
-        read_config({"algorithm": "./own.py", "signs.scale": 0.5}).name_of("algorithm") == "signs"
-    )
+    config = read_config({"algorithm": "./own.py", "signs.scale": 0.5})
+    assert config.name_of("algorithm") == "signs"
+    try_out(config, load_dataset(config))
 
 
 def test_a_parameter_without_a_type_is_told_one(app: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_label_of_a_node_is_printed_without_control_characters(monkeypatch):
     monkeypatch.setattr(predictions, "predict", lambda *_: found)
     monkeypatch.setattr("fedapp.runs.saved_model.load_model", lambda _: None)
     result = CliRunner().invoke(app, ["predict", "run", "a.csv"])
-    assert result.stdout == "a.csv 0  [31mred b  0.5000\na.txt  two\nlines\n"
+    assert result.stdout == "a.csv 0   [31mred b  0.5000\na.txt  two\nlines\n"
 
 
 def test_a_regression_gives_numbers_and_categories_are_coded_as_in_training(tmp_path):

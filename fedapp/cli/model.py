@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,9 @@ from typing import Annotated
 import typer
 
 from fedapp.cli.options import console
-from fedapp.errors import one_line
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""Characters that control a terminal."""
 RunDir = Annotated[Path, typer.Argument(help="The directory of a finished run.")]
 
 
@@ -35,7 +37,7 @@ def predict(
         place = each.file if each.row < 0 else f"{each.file} {each.row}"
         value = each.value if isinstance(each.value, str) else f"{each.value:.6g}"
         if each.probability is not None:  # of a class, whose name a node may have given
-            value = f"{one_line(value)}  {each.probability:.4f}"
+            value = f"{CONTROL.sub(' ', value)}  {each.probability:.4f}"
         console.out(f"{place}  {value}")
 
 

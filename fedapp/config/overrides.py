@@ -47,9 +47,12 @@ def _constructor_problems(component: type[Component], base: type[Component]) -> 
     if constructor is inspect.getattr_static(base, "__init__"):
         return
     _, *arguments = inspect.signature(constructor).parameters.values()
-    if [argument.kind for argument in arguments] != [inspect.Parameter.VAR_KEYWORD]:
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    named = [argument.name for argument in arguments if argument.kind not in variable]
+    takes_all = any(argument.kind is variable[1] for argument in arguments)
+    if not takes_all or not component.model_fields.keys() >= set(named):
         names = ", ".join(["self", *(argument.name for argument in arguments)])
-        example = arguments[0].name if arguments else "mu"
+        example = named[0] if named else "mu"
         yield (
             f"has __init__({names}), and parameters are fields. Write them into the class, as "
             f"{example}: float = Field(0.1, ge=0), and leave __init__ out."

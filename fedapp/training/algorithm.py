@@ -187,8 +187,10 @@ class Algorithm(Component):
                 f"has aggregate, which is not called with reply = {cls.reply!r}: nodes send the mean of "
                 'their clients\' updates. Add reply: ClassVar[str] = "each", or leave aggregate out.'
             )
-        for name in cls.__private_attributes__:
-            yield f"has {name}, {NOT_SAVED}. A constant is {name}: ClassVar."
+        for name, attribute in cls.__private_attributes__.items():
+            default: object = attribute.default
+            if attribute.default_factory or isinstance(default, (dict, list, set, Tensor)):
+                yield f"has {name}, {NOT_SAVED}. A constant is {name}: ClassVar."
 
     @property
     def min_updates(self) -> int:

@@ -225,9 +225,13 @@ class _Checked:
             return value
 
         def called(*arguments: Any) -> Any:
-            before = torch.get_rng_state()
+            before, attributes = torch.get_rng_state(), _attributes(algorithm)
             with calling(component, name):
                 returned = value(*arguments)
+            for attribute, now in _attributes(algorithm).items():
+                if attributes.get(attribute, UNSET) is not now:
+                    problem = f"{name} sets self.{attribute}, {NOT_SAVED}."
+                    raise ConfigError(f"{setting_of(component)}: {problem}")
             draws = name in CLIENT_RULE and not torch.equal(before, torch.get_rng_state())
             for problem in self._problems(name, returned, arguments, draws=draws):
                 raise ConfigError(f"{setting_of(component)}: {problem}")
@@ -241,9 +245,6 @@ class _Checked:
         if name in CHECKS:
             problems = CHECKS[name](self._algorithm, returned, arguments)
             yield from (f"{name} returns {problem}" for problem in problems)
-        rule = type(self._algorithm)
-        for attribute in sorted(vars(self._algorithm).keys() - {*dir(rule), *rule.model_fields}):
-            yield f"{name} sets self.{attribute}, {NOT_SAVED}."
         if not self._batched:
             return
         batched = "the batched trainer (on a GPU trainer='auto')"
@@ -264,6 +265,17 @@ class _Checked:
                 f"its loss counts the padding of batches, which {batched} has. Weigh the examples by "
                 "`batch.mask` (`mean_over_targets`), or set trainer='sequential'."
             )
+
+
+UNSET = object()
+"""In place of an attribute that is not set."""
+
+
+def _attributes(algorithm: Algorithm) -> dict[str, Any]:
+    """Return the attributes that a method may set, which are no parameters and no cached properties."""
+    cached = dir(type(algorithm))
+    own = {name: value for name, value in vars(algorithm).items() if name not in cached}
+    return {**own, **(algorithm.__pydantic_private__ or {})}
 
 
 CLIENT_RULE = ("initial_params", "loss", "gradient", "step_state", "finalize")

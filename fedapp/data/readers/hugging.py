@@ -93,8 +93,9 @@ def read_hub(config: DataConfig, *, test_required: bool) -> Source:
         _refuse_other_columns(config, error)
         raise DataError(_download_message(config, error)) from error
     known = datasets.config
-    folders = (HF_HUB_CACHE, known.HF_DATASETS_CACHE, known.DOWNLOADED_DATASETS_PATH)
-    return _source(config, tables, test_required=test_required, folders=[*map(Path, folders)])
+    downloads = (known.DOWNLOADED_DATASETS_PATH, known.EXTRACTED_DATASETS_PATH)
+    folders = [Path(each) for each in (HF_HUB_CACHE, known.HF_DATASETS_CACHE, *downloads)]
+    return _source(config, tables, test_required=test_required, folders=folders)
 
 
 def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_required: bool) -> Source:
@@ -107,7 +108,7 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
     """
     import datasets
 
-    folders = [folder, Path(config.dataset).expanduser().absolute()]  # the second may be a link
+    folders = [folder, Path(config.dataset).expanduser()]  # the second may be a link
     if saved := _saved_splits(config, folder):
         tables = _tables(_read_saved(config, saved))
         return _source(config, tables, test_required=test_required, folders=folders)

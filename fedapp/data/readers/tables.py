@@ -6,7 +6,7 @@ import functools
 import io
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -342,9 +342,9 @@ def _decode(record: Any, where: str, mode: str, folders: Sequence[Path]) -> Imag
 
 
 def _is_in(path: str, folders: Sequence[Path]) -> bool:
-    """Return whether a path lies in one of the folders, as it is written: a link in them may lead on."""
-    written = Path(os.path.abspath(path))  # noqa: PTH100 (a link is not followed)
-    return any(written.is_relative_to(folder) for folder in folders)
+    """Return whether a path lies in one of the folders, as both are written, or where links lead."""
+    forms: tuple[Callable[[str | Path], str], ...] = (os.path.abspath, os.path.realpath)
+    return any(Path(at(path)).is_relative_to(at(folder)) for at in forms for folder in folders)
 
 
 @functools.cache
