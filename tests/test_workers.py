@@ -4,7 +4,7 @@ import json
 import os
 import queue
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import pytest
 import ray
@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from deploy.processes import free_port
 from fedapp.cli.main import app
 from fedapp.cli.run import _resumed
+from fedapp.engines import ray_cluster
 from fedapp.engines.ray_actors import ActorPool, PoolActor
 from fedapp.engines.ray_cluster import LOCAL, Cluster, connected
 from fedapp.engines.ray_placement import WorkerRequest, place_workers
@@ -109,8 +110,9 @@ def test_options_without_effect_are_refused(options, said):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Return the address of a local Ray cluster, to which this process is connected."""
+    """Return the address of a Ray cluster, to which this process is connected; others may be, too."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_cluster, "_loopback_alone", nullcontext)  # as `ray start --head` listens
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # Ray's workers need dying_client
         with connected(LOCAL):
             yield ray.get_runtime_context().gcs_address
