@@ -133,9 +133,13 @@ def check(
 
 def _is_outside(claim: Claim, value: float | None) -> bool:
     """Whether a number is outside the claim's bounds."""
-    low = -np.inf if claim.low is None else claim.low
-    high = np.inf if claim.high is None else claim.high
+    low, high = _bounds(claim)
     return value is not None and not low <= value <= high
+
+
+def _bounds(claim: Claim) -> tuple[float, float]:
+    low = -np.inf if claim.low is None else claim.low
+    return low, np.inf if claim.high is None else claim.high
 
 
 def _has_target(cell: Cell | None) -> bool:
@@ -196,8 +200,7 @@ def _verdict(claim: Claim, measured: Measured, scale: ScaleName) -> Verdict:
 
 def judge(claim: Claim, interval: Interval, noise: float = 0.0) -> Verdict:
     """Judge a claim by the interval of its number, and by its noise as in ``Measured``."""
-    low = -np.inf if claim.low is None else claim.low
-    high = np.inf if claim.high is None else claim.high
+    low, high = _bounds(claim)
     if low <= interval.low and interval.high <= high:
         return "holds"
     if interval.high < low or high < interval.low:
