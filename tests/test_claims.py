@@ -9,7 +9,7 @@ import pytest
 from fedapp.analysis.curves import beyond_plateau
 from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import all_experiments, read_experiment
-from fedapp.studies.papers.cells import Setup, cells_of, make_cells
+from fedapp.studies.papers.cells import Setup, cells_of, make_cells, repeats_of
 from fedapp.studies.papers.claims import Claim, Claims, similarity
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.pages.claims import (
@@ -20,6 +20,7 @@ from fedapp.studies.papers.pages.claims import (
     claims_section,
     largest_judged,
 )
+from fedapp.studies.papers.pages.index import summary
 from fedapp.studies.papers.results import CellResult, Results, RunResult, cell_result
 from fedapp.studies.papers.schema import Scale, ScaleName
 from fedapp.studies.sweep.record import RunRecord
@@ -27,6 +28,7 @@ from fedapp.studies.sweep.search import Cell, SearchResult
 from tests.paper_results import EXPERIMENTS, cell, run_result
 
 RESOLUTION = 0.001
+TUTORIAL = "images in [-0.5, 0.5] and initial weights of σ = 0.1, as in TensorFlow's MNIST tutorial"
 
 
 def result(needed: float | None = None, rate: float = 0.1, **more: float | None) -> CellResult:
@@ -395,6 +397,79 @@ def test_speed_ups_are_shown_as_factors() -> None:
         experiment, Results(experiment="x", scale="full", command="", cells=cells)
     ).splitlines()[2]
     assert row.endswith("| 34.8× | 33.7× | 3 | ≥ 27.8× and ≤ 43.5× | **holds** |")
+
+
+def of_two_claims(
+    as_read: tuple[CellResult, CellResult], repeated: tuple[CellResult, CellResult]
+) -> tuple[Claims, Results]:
+    """Return the cells of two claims: 46 times fewer rounds, and 10 to 100 times fewer."""
+    experiment = EXPERIMENTS["mcmahan-claims"]
+    assert isinstance(experiment, Claims)
+    names = ("mcmahan-table4: E = 1, B = ∞ | IID", "mcmahan-table4: E = 20, B = 10 | IID")
+    repeats = tuple(f"{name}, tutorial" for name in names)
+    assert sum(claim.cells == names for claim in experiment.claims) == 2
+    assert repeats_of(next(claim for claim in experiment.claims if claim.cells == names)) == {
+        TUTORIAL: repeats
+    }
+    cells = dict(zip((*names, *repeats), (*as_read, *repeated), strict=True))
+    return experiment, Results(experiment="mcmahan-claims", scale="cpu", command="", cells=cells)
+
+
+def test_a_claim_is_judged_of_a_variant_of_its_cells_too() -> None:
+    experiment, results = of_two_claims((result(400), result(20)), (result(1468), result(32)))
+    section = claims_section(experiment, results)
+    _, same, rest = section.partition(f"The same with {TUTORIAL}. ")
+    assert same
+    assert rest.startswith(
+        "2 claims were run; 2 are judged here and above, 1 of them differently (in bold):"
+    )
+    rows = [row for row in rest.splitlines() if row.startswith("| 2NN")]
+    assert rows[0].endswith(
+        "| 45.9× | 20×, **fails** | 45.9× | 3 | ≥ 36.7× and ≤ 57.4× | **holds** |"
+    )
+    assert rows[1].endswith("| 45.9× | 20×, holds | 45.9× | 3 | ≥ 10× and ≤ 100× | holds |")
+    assert "2 holds." in rest
+    assert f"with {TUTORIAL}: 2 hold, 0 fail" in summary(experiment, [results])
+    one_of_two = {
+        name: own for name, own in results.cells.items() if "20, B = 10 | IID, t" not in name
+    }
+    assert "The same" not in claims_section(
+        experiment, results.model_copy(update={"cells": one_of_two})
+    )
+
+
+def test_a_target_that_only_the_variant_misses_is_explained() -> None:
+    experiment, results = of_two_claims((result(400), result(20)), (result(1468), result(None)))
+    section = claims_section(experiment, results)
+    assert section.count("| no number |") == 4  # the number and the verdict
+    assert "*no number*: the cells were run" in section
+
+
+def test_the_cells_of_a_variant_say_nothing_of_the_noise_of_others() -> None:
+    """Each has one seed as read, and three with the tutorial's images and weights."""
+    one = (result(400), result(20))
+    single = tuple(own.model_copy(update={"runs": own.runs[:1]}) for own in one)
+    assert len(single) == 2
+    three = (apart(1400, 1468, 1500), result(32))
+    for as_read, repeated in ((single, three), (three, single)):
+        experiment, results = of_two_claims(as_read, repeated)
+        for variant, cells in (("", as_read), (TUTORIAL, repeated)):
+            verdicts = [
+                each.verdict
+                for each in check_all(experiment, results, variant)
+                if each.measured is not None
+            ]
+            assert ("one seed" in verdicts) is (cells is single)
+
+
+def test_claims_of_figures_have_no_variant() -> None:
+    experiment = EXPERIMENTS["mcmahan-claims"]
+    assert isinstance(experiment, Claims)
+    assert all(
+        not repeats_of(claim)
+        for claim in experiment.claims
+        if any("-fig" in name for name in claim.cells)
+    )
 
 
 def verdict_of(text: str, scale: ScaleName, rounds: int) -> str:

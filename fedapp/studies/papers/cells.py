@@ -193,9 +193,13 @@ def _all_cells(experiment: Experiment, setup: Setup) -> Cells:
         case Updates():
             return {line.label: _fixed(setup, line) for line in experiment.lines}
         case Claims():
-            return _of_others(
-                [name for claim in experiment.claims for name in cells_of(claim)], setup
-            )
+            names = [
+                name
+                for claim in experiment.claims
+                for own in (cells_of(claim), *repeats_of(claim).values())
+                for name in own
+            ]
+            return _of_others(names, setup)
         case Sharpness():
             return _of_others(experiment.cells, setup)
         case Picture():
@@ -304,6 +308,31 @@ def cells_of(claim: Claim) -> tuple[str, ...]:
         There is no such experiment, or it has no such cell.
     """
     return tuple(name for name in claim.cells for name in _matching_cells(name, claim))
+
+
+def repeats_of(claim: Claim) -> dict[str, tuple[str, ...]]:
+    """Return the cells that repeat a claim's in a variant of their columns, by the variant."""
+    repeats = [_repeats_of_cell(name) for name in cells_of(claim)]
+    return {
+        variant: tuple(own[variant] for own in repeats)
+        for variant in repeats[0]
+        if all(variant in own for own in repeats)
+    }
+
+
+@cache
+def _repeats_of_cell(name: str) -> Mapping[str, str]:
+    """Return the cells of a table that repeat one of its cells, by the variant."""
+    experiment, _, label = name.partition(EXPERIMENT_SEPARATOR)
+    own = all_experiments()[experiment]
+    if not isinstance(own, Table):
+        return {}
+    row, column = parts_of(label)
+    return {
+        other.variant: f"{experiment}{EXPERIMENT_SEPARATOR}{row}{SEPARATOR}{other.label}"
+        for other in own.columns
+        if other.repeats == column
+    }
 
 
 def _matching_cells(cell: str, claim: Claim) -> list[str]:

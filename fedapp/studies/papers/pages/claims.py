@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fedapp.config.settings import Scalar
 from fedapp.runs.formatting import number, percent, rounds, stated_percent
-from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, cells_of, without_records
+from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, cells_of, repeats_of, without_records
 from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Measured, measure
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.noise import SEEDS, Interval
@@ -51,18 +51,8 @@ OF_FAMILY = ("model", "dataset", "fraction-train")
 JUDGED: tuple[Verdict, ...] = ("holds", "fails", "open", "undecidable")
 OPEN: tuple[Verdict, ...] = ("open", "one seed", "one search")
 DECIDED = (
-    "Accuracies are in percent, their differences in points. The interval is the mean over the seeds "
-    "± t s / √n with 95 % confidence (of ratios that of their logarithms, around the ratio of the "
-    "means), and of accuracies at least {} on either side. Cells are compared seed by seed: runs of "
-    "the same seed begin with the same weights, and with the same partition if the cells have it in "
-    "common, so that what these do to both is no noise of their difference. With fewer than three "
-    "seeds in common s is the pooled deviation of these seeds and of comparable cells with three, "
-    "without those of which a run ends at less than half of its best accuracy, and for rounds of the "
-    "least test loss without those of which a run has it in the last twentieth of its rounds. Three "
-    "give a wide interval, with t of 4.3; their range would be narrower, and misses the median of "
-    "what they are drawn from one time in four. The 95 % are of each interval by itself, not of all "
-    "together. A claim *holds* if the interval is within the bounds, *fails* if it is outside, and "
-    "is *open* otherwise."
+    "Accuracies are in percent, their differences in points; an interval of accuracies extends at least "
+    "{} to either side. [How a claim is judged](../method.md#how-a-claim-is-judged)."
 )
 UNDECIDABLE = (
     "*undecidable*: the margin that the rule allows is not above the noise of three seeds, so that no "
@@ -71,6 +61,10 @@ UNDECIDABLE = (
 NO_NUMBER = (
     "*no number*: the cells were run, but one of them has no such number: its target was not reached "
     "in its rounds, its training diverged, or the number was not recorded."
+)
+HEAD = (
+    *("claim", "section", "published", "measured", "seeds", "95 % interval", "holds if"),
+    "verdict",
 )
 
 
@@ -219,26 +213,48 @@ def _margin(claim: Claim) -> float:
     return width if None in (claim.low, claim.high) else width / 2
 
 
-def check_all(experiment: Claims, results: Results) -> list[Checked]:
-    """Measure and judge all claims of an experiment."""
+def check_all(experiment: Claims, results: Results, variant: str = "") -> list[Checked]:
+    """Measure and judge all claims of an experiment, or all on the cells of a variant.
+
+    A claim without cells of the variant is not run.
+    """
     scale = experiment.at(results.scale)
     resolution = scale.noise or experiment.noise
     run_labels = RunLabels.of(experiment, results)
+    names = _names(experiment, variant)
+    cells = _named(results, names)
     return [
         check(
-            *(claim, results.cells, resolution, results.scale, scale.pace, cells_of(claim)),
-            _missing_evidence(claim, results.cells, run_labels),
+            *(claim, cells, resolution, results.scale, scale.pace, own),
+            _missing_evidence(claim, own, cells, run_labels),
             run_labels.ran,
         )
-        for claim in experiment.claims
+        if own
+        else Checked(claim, None, None, "not run")
+        for claim, own in zip(experiment.claims, names, strict=True)
     ]
 
 
+def _names(experiment: Claims, variant: str) -> list[tuple[str, ...]]:
+    """Return the names of each claim's cells, or of those of a variant; () if it has none."""
+    claims = experiment.claims
+    return [repeats_of(own).get(variant, ()) if variant else cells_of(own) for own in claims]
+
+
+def _named(results: Results, names: Iterable[Sequence[str]]) -> dict[str, CellResult]:
+    chosen = {name for own in names for name in own}
+    return {name: cell for name, cell in results.cells.items() if name in chosen}
+
+
+def variants_of(experiment: Claims) -> list[str]:
+    """Return the variants of tables' columns on which claims can be judged, too."""
+    return list(dict.fromkeys(each for claim in experiment.claims for each in repeats_of(claim)))
+
+
 def _missing_evidence(
-    claim: Claim, cells: Mapping[str, CellResult], run_labels: RunLabels
+    claim: Claim, names: Sequence[str], cells: Mapping[str, CellResult], run_labels: RunLabels
 ) -> Verdict | None:
     """Return why the cells cannot decide the claim at this scale, or None."""
-    names = cells_of(claim)
     ran = [(name, run) for name in names for run in cells.get(name, CellResult()).runs]
     if claim.to_the_end and any(
         run.rounds < run_labels.planned(name) and not run.problem for name, run in ran
@@ -253,15 +269,16 @@ Checks = Mapping[ScaleName, Sequence[Checked]]
 """The claims of an experiment, in order, as checked at each scale, the largest first."""
 
 
-def check_scales(experiment: Claims, by_scale: Sequence[Results]) -> Checks:
-    """Measure and judge all claims of an experiment at each scale."""
-    return {results.scale: check_all(experiment, results) for results in by_scale}
+def check_scales(experiment: Claims, by_scale: Sequence[Results], variant: str = "") -> Checks:
+    """Measure and judge all claims of an experiment, or all on a variant's cells, at each scale."""
+    return {results.scale: check_all(experiment, results, variant) for results in by_scale}
 
 
 def claims_section(experiment: Claims, results: Results, checks: Checks | None = None) -> str:
     """Return the table of claims, the counts of verdicts, and why some are not judged.
 
-    Claims that were not run at this scale are left out if another of ``checks`` measured them.
+    Claims that were not run at this scale are left out if another of ``checks`` measured them. Claims
+    that were run on the cells of a variant have a table of their own.
     """
     checks = checks or check_scales(experiment, [results])
     checked = checks[results.scale]
@@ -270,10 +287,25 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
         for own, largest in zip(checked, largest_judged(checks), strict=True)
         if own.verdict != "not run" or largest.measured is None
     ]
-    head = (
-        *("claim", "section", "published", "measured", "seeds", "95 % interval", "holds if"),
-        "verdict",
-    )
+    run_labels = RunLabels.of(experiment, results)
+    parts = [table(HEAD, [_row(each, run_labels) for each in shown]), _counts(checked)]
+    parts += _fewer(experiment, results, "", run_labels)
+    by_variant = {each: check_all(experiment, results, each) for each in variants_of(experiment)}
+    for variant, own in by_variant.items():
+        if section := _variant_section(variant, own, checked, run_labels):
+            parts += [*section, *_fewer(experiment, results, variant, run_labels)]
+    verdicts = {each.verdict for own in (checked, *by_variant.values()) for each in own}
+    why = [f"*{verdict}*: {text}" for verdict, text in NOT_JUDGED.items() if verdict in verdicts]
+    parts += [f"Shown, not decided: {'; '.join(why)}."] if why else []
+    if not verdicts.isdisjoint((*JUDGED, *OPEN)):
+        parts.append(DECIDED.format(_resolution(experiment, results)))
+    parts += [UNDECIDABLE] if "undecidable" in verdicts else []
+    parts += [NO_NUMBER] if "no number" in verdicts else []
+    return "\n\n".join([*parts, *_windows(experiment, experiment.at(results.scale).pace)])
+
+
+def _counts(checked: Sequence[Checked]) -> str:
+    """Return how many claims have each verdict."""
     counts = Counter(each.verdict for each in checked)
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
     lacking = [f"{counts[verdict]} {verdict}" for verdict in OPEN[1:] if counts[verdict]]
@@ -284,27 +316,45 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
         for verdict in verdicts
         if counts[verdict] and verdict not in OPEN[1:]
     ]
-    why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if counts[verdict]]
-    run_labels = RunLabels.of(experiment, results)
     against = sum(each.is_open_against for each in checked)
     outside = f" Of the open ones {against} have numbers outside the bounds." if against else ""
-    parts = [table(head, [_row(each, run_labels) for each in shown])]
-    parts.append(f"{', '.join(summary)}.{outside}")
-    fewer = _fewer(results, run_labels)
-    parts += [f"So far with fewer seeds than planned: {fewer}."] if fewer else []
-    parts += [f"Shown, not decided: {'; '.join(why)}."] if why else []
-    if any(counts[verdict] for verdict in JUDGED):
-        parts.append(DECIDED.format(_resolution(experiment, results)))
-    parts += [UNDECIDABLE] if counts["undecidable"] else []
-    parts += [NO_NUMBER] if counts["no number"] else []
-    scale = experiment.at(results.scale)
-    return "\n\n".join([*parts, *_windows(experiment, scale.pace)])
+    return f"{', '.join(summary)}.{outside}"
 
 
-def _fewer(results: Results, run_labels: RunLabels) -> str:
+def _fewer(experiment: Claims, results: Results, variant: str, run_labels: RunLabels) -> list[str]:
     """List the cells of which seeds are left to run, with the seeds that they have."""
-    cells = ((name, run_labels.seeds(name, cell)) for name, cell in results.cells.items())
-    return ", ".join(f"{name} ({seeds})" for name, seeds in cells if " of " in seeds)
+    cells = _named(results, _names(experiment, variant))
+    each = ((name, run_labels.seeds(name, cell)) for name, cell in cells.items())
+    fewer = ", ".join(f"{name} ({seeds})" for name, seeds in each if " of " in seeds)
+    return [f"So far with fewer seeds than planned: {fewer}."] if fewer else []
+
+
+def _variant_section(
+    variant: str, checked: Sequence[Checked], as_read: Sequence[Checked], run_labels: RunLabels
+) -> list[str]:
+    """Return the claims that were run on the cells of a variant, beside those ``as_read``."""
+    pairs = [
+        (first, own)
+        for first, own in zip(as_read, checked, strict=True)
+        if own.verdict != "not run"
+    ]
+    if not pairs:
+        return []
+    judged = [pair for pair in pairs if all(each.verdict in JUDGED for each in pair)]
+    differing = [(first, own) for first, own in judged if first.verdict != own.verdict]
+    head = (*HEAD[:3], "above", *HEAD[3:])
+    rows = []
+    for pair in pairs:
+        *left, verdict = _row(pair[1], run_labels)
+        above = _outcome(pair[0], pair in differing)
+        rows.append(
+            [*left[:3], above, *left[3:], verdict if pair in differing else verdict.strip("*")]
+        )
+    text = (
+        f"The same with {variant}. {len(pairs)} claims were run; {len(judged)} are judged here and "
+        f"above, {len(differing)} of them differently (in bold):"
+    )
+    return [text, table(head, rows), _counts([own for _, own in pairs])]
 
 
 def largest_judged(checks: Checks) -> list[Checked]:

@@ -13,6 +13,7 @@ from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.noise import SEEDS
 from fedapp.studies.papers.pages.claims import OPEN, Checks, check_scales, largest_judged
+from fedapp.studies.papers.pages.claims import variants_of as claim_variants
 from fedapp.studies.papers.pages.figure_tables import gains_over_base
 from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.pages.tables import (
@@ -142,12 +143,23 @@ def _variant(cells: Sequence[Entry], variant: str) -> str:
 
 def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
     checks = check_scales(experiment, by_scale)
-    judged = largest_judged(checks)
-    counts = Counter(each.verdict for each in judged)
     failing = {
         results.scale: sum(each.verdict == "fails" for each in checks[results.scale])
         for results in by_scale[1:]
     }
+    texts = [_verdicts(checks)]
+    texts += [f"{fails} fail at {scale} scale" for scale, fails in failing.items() if fails]
+    for variant in claim_variants(experiment):
+        own = check_scales(experiment, by_scale, variant)
+        if any(each.verdict != "not run" for each in largest_judged(own)):
+            texts.append(f"with {variant}: {_verdicts(own)}")
+    return "; ".join(texts)
+
+
+def _verdicts(checks: Checks) -> str:
+    """Count the verdicts at the largest scale that judged each claim."""
+    judged = largest_judged(checks)
+    counts = Counter(each.verdict for each in judged)
     hold, fail, open_ = counts["holds"], counts["fails"], sum(counts[each] for each in OPEN)
     undecidable = counts["undecidable"]
     not_run = counts["not run"]
@@ -163,9 +175,7 @@ def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
         {"with numbers outside the bounds": sum(c.is_open_against for c in judged)}
     )
     text = f"{hold} hold{holding}, {fail} fail{failed}, {open_} open{outside}, {undecidable} undecidable"
-    text += f", {others} not judged" + (f", {not_run} not run" if not_run else "")
-    smaller = [f"{fails} fail at {scale} scale" for scale, fails in failing.items() if fails]
-    return "; ".join([text, *smaller])
+    return text + f", {others} not judged" + (f", {not_run} not run" if not_run else "")
 
 
 def _in_brackets(counts: Mapping[str, int]) -> str:
@@ -196,7 +206,7 @@ def _comparison(results: Results) -> str:
 AS_READ = "the paper's settings, as read here"
 NETWORKS = {"2nn": "2NN", "mnist-cnn": "CNN", "char-lstm": "LSTM", "cifar-tf": "CIFAR network"}
 BY_SEED = """The rate of a cell was chosen on seed 0. Cells within 25 % with one seed at a time, and of
-those with three seeds by the mean, as above, and by the [interval](method.md#how-a-cell-is-tuned):"""
+those with three seeds by the mean, as above, and by the [interval](method.md#how-a-claim-is-judged):"""
 
 
 Tables = Mapping[str, tuple[Table, Sequence[Results]]]
