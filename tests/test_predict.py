@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +27,7 @@ from fedapp.data.table import Scaling, Statistics
 from fedapp.data.text.symbols import Characters
 from fedapp.errors import CheckpointError, ConfigError, DataError
 from fedapp.runs import predict as predictions
-from fedapp.runs.export import export, is_plain
+from fedapp.runs.export import export, is_plain, script_of
 from fedapp.runs.model_sharpness import Measurement, sharpness_of
 from fedapp.runs.predict import Prediction, predict
 from fedapp.runs.saved_model import load_data, load_model
@@ -305,6 +307,16 @@ def test_the_script_of_an_export_runs_and_builds_the_network(tmp_path, name):
     assert torch.equal(found["model"](inputs), model.module(inputs))  # type: ignore[operator]
     weights = safetensors.torch.load_file(tmp_path / "out" / "weights.safetensors")
     assert weights.keys() == model.module.state_dict().keys()
+
+
+def test_an_exported_script_has_labels_without_control_characters(tmp_path):
+    """C1 controls and a right-to-left override, which a node may have put into a name."""
+    model = load_model(digits_run(tmp_path / "run", num_server_rounds=1, num_clients=2))
+    labels = ('"""\\', "a\x9b31m\x1b", "b\u202e", "größer")
+    script = script_of(replace(model, task=replace(model.task, labels=labels)))
+    assert all(line.isprintable() for line in script.splitlines())
+    assert ast.get_docstring(ast.parse(script), clean=False).endswith(f"{', '.join(labels)}.")
+    assert "größer" in script
 
 
 SHARED = """

@@ -134,7 +134,8 @@ def _about(model: SavedModel) -> str:
     }.get(task.kind, task.kind)
     labels = f" Labels: {', '.join(task.labels)}." if task.labels else ""
     text = f"Model {config.model!r} of a run of fedapp. Inputs: {inputs}.{labels}"
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    quoted = json.dumps(text, ensure_ascii=False)[1:-1]
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 
 
 def _write_onnx(model: SavedModel, path: Path) -> None:
