@@ -27,7 +27,8 @@ class DPFedAvg(Private):
     """Differentially private averaging: Poisson sampling, clipped updates, and noise on their sum.
 
     McMahan et al. 2018 (ICLR), Algorithm 1 with flat clipping: client k takes part with probability
-    q = C, independently of the others, and sends Delta_k min(1, S / ||Delta_k||); the server adds
+    q = C, independently of the others, and sends Delta_k min(1, S / ||Delta_k||), clipped once, after
+    the last local step, as by Andrew et al., where Algorithm 1 clips after each; the server adds
     N(0, (z S)^2) to the sum and divides it by q K, the expected number of clients, so that one client
     more or less changes the sum by at most S. With ``adaptive``, S follows a quantile of the norms
     (Andrew et al. 2021, Algorithm 1): S <- S exp(-eta_S (b - gamma)), b - 1/2 = (sum of (b_k - 1/2) +

@@ -28,7 +28,7 @@ class FedNova(Algorithm):
     Wang et al. 2020 (NeurIPS), Eq. 8 and section 4: theta + tau_eff sum of p_k d_k, where
     d_k = Delta_k / ||a_k||_1 and tau_eff = sum of p_k ||a_k||_1. ||a_k||_1 sums what each local
     gradient contributes: K for plain SGD, (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) for momentum
-    rho (section 4.1), with rho^2 for the first rho in Nesterov's form. Weight decay is the gradient
+    rho (section 4), with rho^2 for the first rho in Nesterov's form. Weight decay is the gradient
     of a term of the loss, and included; clip-norm is an error, since ||a_k||_1 does not account for it.
     It equals federated averaging if all clients take the same number of steps.
     """
@@ -73,7 +73,7 @@ def accumulation_norm(like: Tensor, context: ClientContext, steps: int | Tensor)
     """Return ||a_k||_1: the sum of the contributions of K local gradients to theta_k, in steps.
 
     K for plain SGD; with momentum rho the sum of (K - i) rho^i over i < K, which is
-    (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) (Wang et al. 2020, section 4.1); in Nesterov's form rho
+    (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) (Wang et al. 2020, section 4); in Nesterov's form rho
     times that, plus K. A scalar of ``like``'s type.
     """
     count, rho = int(steps), context.momentum

@@ -14,7 +14,7 @@ from strategies._flower_rules import RobustRule
 class MultiKrum(RobustRule):
     """The mean of the updates that are nearest to the others, where f clients may be malicious.
 
-    Blanchard et al. 2017 (NeurIPS), section 4: the plain mean of the updates with the least Krum
+    Blanchard et al. 2017 (NeurIPS), Multi-Krum: the plain mean of the updates with the least Krum
     scores; with weighting='examples', weighted by the reported numbers of examples. n >= 2 f + 3 is
     required, and for Krum's guarantee to cover all averaged updates, at most n - f - 2 of them
     (Damaskinos et al. 2019, AggregaThor).

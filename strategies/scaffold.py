@@ -32,10 +32,10 @@ class Scaffold(Algorithm):
     The paper's server adds |S| / N times the mean of c_k+ - c_k to c; implementations that divide by
     |S| make c too large if few clients take part. Here the factor is the participating share of the
     weight: |S| / N with uniform weighting, and with weighting by examples sum of n_k over S / n, so that
-    c is the weighted mean of all c_k. Option II uses (x - y_k) / (K eta) as the mean local gradient. With
-    momentum, K is replaced by ||a_k||_1, as in FedNova. Weight decay is the gradient of a term of the
-    loss; clip-norm is an error, since the result would not be a mean gradient. The server's learning
-    rate is server-learning-rate.
+    c is the weighted mean of all c_k. Option II: c_k+ = c_k - c + (x - y_k) / (K eta), the mean local
+    gradient. With momentum, K is replaced by ||a_k||_1, as in FedNova. Weight decay is the gradient of a
+    term of the loss; clip-norm is an error, since the result would not be a mean gradient. The server's
+    learning rate is server-learning-rate.
     """
 
     name: ClassVar[str] = "scaffold"
@@ -50,7 +50,7 @@ class Scaffold(Algorithm):
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the error of clipped gradients with Option II."""
         if self.option == "II":
-            because = "with option='II' (theta - theta_k) / (K eta) is used as the mean gradient"
+            because = "with option='II' c_k - c + (theta - theta_k) / (K eta) is the mean gradient"
             yield from config.clipping_errors(because, "scaffold.option='I'")
 
     def initial_client_state(self, context: ClientContext) -> Tensors:

@@ -47,10 +47,12 @@ def agreeing(first: dict[str, float], second: dict[str, float]) -> dict[str, Cel
     }
 
 
-def test_fluctuation_is_the_mean_change_over_the_last_half() -> None:
-    assert fluctuation([0.0, 0.9, 0.5, 0.6, 0.4]) == pytest.approx((0.1 + 0.2) / 2)
-    assert fluctuation([0.0, 0.1, None, 0.5, 0.6]) == pytest.approx(0.1)
-    assert fluctuation([0.5]) == fluctuation([]) == 0.0
+def test_fluctuation_is_how_uneven_the_changes_over_the_last_half_are() -> None:
+    """Of 0.5, 0.6, 0.4, 0.4 the changes 0.1, -0.2, 0 are 2/15, 1/6 and 1/30 from their mean, -1/30."""
+    assert fluctuation([0.0, 0.9, 0.1, 0.2, 0.5, 0.6, 0.4, 0.4]) == pytest.approx(1 / 9)
+    assert fluctuation([0.0, 0.9, 0.1, 0.2, 0.5, 0.6, None, 0.4, 0.4]) == pytest.approx(1 / 9)
+    assert fluctuation([value / 100 for value in range(50)]) == pytest.approx(0.0, abs=1e-15)
+    assert fluctuation([0.5]) == fluctuation([]) == fluctuation([0.1, 0.2, 0.4, 0.9]) == 0.0
 
 
 def test_a_gain_is_the_difference_of_two_differences() -> None:

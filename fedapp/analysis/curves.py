@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -99,10 +98,13 @@ def communication(rounds: float, participants: int, down: int, up: int) -> float
 
 
 def fluctuation(accuracy: Sequence[float | None]) -> float:
-    """Return the mean absolute change between consecutive values of the last half; 0 if there is none."""
+    """Return how far the changes between consecutive values of the last half are from their mean.
+
+    That is the mean absolute deviation, which is 0 for a steady rise, and for fewer than three values.
+    """
     last = [value for value in accuracy[len(accuracy) // 2 :] if value is not None]
-    changes = [abs(after - before) for before, after in itertools.pairwise(last)]
-    return sum(changes) / len(changes) if changes else 0.0
+    changes = np.diff(np.asarray(last, float))
+    return float(np.abs(changes - changes.mean()).mean()) if changes.size else 0.0
 
 
 def beyond_plateau(

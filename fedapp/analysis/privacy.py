@@ -78,5 +78,5 @@ def epsilon(noise: float, rate: float, charges: int, delta: float) -> float:
 
 
 def default_delta(clients: int) -> float:
-    """Return K^-1.1, below 1/K as McMahan et al. 2018, section 1, ask for."""
+    """Return K^-1.1, below 1/K, as in the experiments of McMahan et al. 2018."""
     return float(clients) ** -1.1 if clients > 1 else 0.5

@@ -60,11 +60,11 @@ class Envelope(ResultModel):
 class RunResult(ResultModel):
     """The numbers of a run; ``needed`` are the rounds to the target, by interpolation.
 
-    ``fluctuation`` is the mean change of the test accuracy between evaluated rounds in the last half
-    of the run. ``training_loss`` is the global model's loss on the training set in the last round, and
-    ``beyond_plateau`` its ratio to the loss when the test accuracy first came within 0.1 points of its
-    best. Both are None if they were not measured or training diverged. ``curve`` and ``agreement`` are
-    those of the run's record, and not stored.
+    ``fluctuation`` is by how much the changes of the test accuracy between evaluated rounds differ in
+    the last half of the run. ``training_loss`` is the global model's loss on the training set in the
+    last round, and ``beyond_plateau`` its ratio to the loss when the test accuracy first came within 0.1
+    points of its best. Both are None if they were not measured or training diverged. ``curve`` and
+    ``agreement`` are those of the run's record, and not stored.
     """
 
     run: str
