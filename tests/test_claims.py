@@ -12,17 +12,17 @@ from fedapp.studies.papers.catalogue import all_experiments, read_experiment
 from fedapp.studies.papers.cells import Setup, cells_of, make_cells, repeats_of
 from fedapp.studies.papers.claims import Claim, Claims, similarity
 from fedapp.studies.papers.labels import RunLabels
-from fedapp.studies.papers.pages.claims import (
+from fedapp.studies.papers.pages.claims import claims_section
+from fedapp.studies.papers.pages.index import summary
+from fedapp.studies.papers.results import CellResult, Results, RunResult, cell_result
+from fedapp.studies.papers.schema import Scale, ScaleName
+from fedapp.studies.papers.verdicts import (
     Checked,
     Verdict,
     check,
     check_all,
-    claims_section,
     largest_judged,
 )
-from fedapp.studies.papers.pages.index import summary
-from fedapp.studies.papers.results import CellResult, Results, RunResult, cell_result
-from fedapp.studies.papers.schema import Scale, ScaleName
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Cell, SearchResult
 from tests.paper_results import EXPERIMENTS, cell, run_result

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedapp.studies.papers.claims import Claim
 from fedapp.studies.papers.noise import Interval, Numbers, contrast
-from fedapp.studies.papers.pages.claims import check, judge
 from fedapp.studies.papers.results import CellResult
+from fedapp.studies.papers.verdicts import check, judge
 from fedapp.studies.sweep.search import Cell
 from tests.paper_results import cell, run_result
 

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 from fedapp.analysis.curves import fluctuation, relative_spread
 from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.claims import Claim, Claims
-from fedapp.studies.papers.pages.claims import check, claims_section
+from fedapp.studies.papers.pages.claims import claims_section
 from fedapp.studies.papers.results import CellResult, Curve, Results, RunResult
 from fedapp.studies.papers.schema import ScaleName
+from fedapp.studies.papers.verdicts import check
 from tests.paper_results import EXPERIMENTS, cell, run_result, setup
 
 

@@ -12,8 +12,6 @@ from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.noise import SEEDS
-from fedapp.studies.papers.pages.claims import OPEN, Checks, check_scales, largest_judged
-from fedapp.studies.papers.pages.claims import variants_of as claim_variants
 from fedapp.studies.papers.pages.figure_tables import gains_over_base
 from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.pages.tables import (
@@ -32,6 +30,13 @@ from fedapp.studies.papers.pages.tables import (
 from fedapp.studies.papers.results import Results, nothing_run
 from fedapp.studies.papers.schema import BASE, Comparison, Table
 from fedapp.studies.papers.stored import results_of
+from fedapp.studies.papers.verdicts import (
+    OPEN,
+    Checks,
+    check_scales,
+    claim_variants,
+    largest_judged,
+)
 from fedapp.studies.sweep.record import RunRecord
 
 INTRODUCTION = """# The papers, reproduced

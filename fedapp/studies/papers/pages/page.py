@@ -15,7 +15,7 @@ from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import EVALUATIONS
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.labels import RunLabels
-from fedapp.studies.papers.pages.claims import Checks, check_scales, claims_section, scales_section
+from fedapp.studies.papers.pages.claims import claims_section, scales_section
 from fedapp.studies.papers.pages.figure_tables import (
     comparison_section,
     lines_section,
@@ -28,6 +28,7 @@ from fedapp.studies.papers.pages.tables import table_section
 from fedapp.studies.papers.results import Results, nothing_run
 from fedapp.studies.papers.schema import Comparison, ScaleName, Sharpness, Table, Updates
 from fedapp.studies.papers.stored import results_of
+from fedapp.studies.papers.verdicts import Checks, check_scales
 from fedapp.studies.sweep.record import RunRecord
 
 HEADINGS: Mapping[ScaleName, str] = {
