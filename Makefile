@@ -8,7 +8,7 @@ STORE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fedapp-venv/$(shell pwd | cksum
 endif
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation deploy-demo test test-slow test-pages test-all test-nightly lint style types format generate pins device docs bench smoke wheel fab clean
+.PHONY: run simulation deploy-demo test test-slow test-pages test-all test-nightly test-lowest lint style types format generate pins device docs bench smoke wheel fab clean
 
 # What a run needs; then what the tests and the other developers' tools need.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -53,6 +53,15 @@ test-all: test test-slow test-pages
 test-nightly: $(VENV)/.developer
 	$(PYTEST) -m nightly
 	$(BIN)/python -m tests.faults
+
+# The quick tests with the lowest versions of what runs need that pyproject.toml allows.
+LOWEST := $(VENV)/lowest
+test-lowest: $(VENV)/.developer
+	$(COMPILE) pyproject.toml --extra deploy --resolution lowest-direct --output-file $(LOWEST).txt
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --requirement $(LOWEST).txt --editable . \
+	    pytest pytest-timeout pytest-xdist hypothesis
+	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python -m pytest -n auto --dist worksteal
 
 lint: style types
 
