@@ -59,21 +59,30 @@ def test_of_other_seeds_nothing_is_taken() -> None:
 def test_one_seed_has_the_pooled_deviation_of_comparable_cells_with_three() -> None:
     """Variances 1 and 4 of 2 degrees of freedom each: 2.5 of 4; two seeds do not count."""
     comparable = [seeds(1, 2, 3), seeds(0, 2, 4), seeds(0, 100), seeds(9)]
-    t = 2.776445
+    t = 4.302653  # of 2 degrees of freedom all the same
     assert contrast([seeds(7)], {0: 1}, comparable) == (7.0, pytest.approx(t * math.sqrt(2.5)))
     assert contrast([seeds(7)], {0: 1}, comparable[2:]) == (7.0, None)
     assert contrast([seeds(7)], {0: 1}, [seeds(5, 5, 5)]) == (7.0, None)  # says nothing of others
 
 
 def test_two_seeds_count_beside_comparable_cells() -> None:
-    """Squares of 2, 8 and, of 5 and 9 themselves, 8, with 5 degrees of freedom: a variance of 3.6."""
+    """Squares of 2, 8 and, of 5 and 9 themselves, 8, with 5 degrees of freedom: a variance of 3.6.
+
+    Of t there are 2 degrees all the same.
+    """
     comparable = [seeds(1, 2, 3), seeds(0, 2, 4)]
-    half = pytest.approx(2.570582 * math.sqrt(3.6 / 2))
+    half = pytest.approx(4.302653 * math.sqrt(3.6 / 2))
     assert contrast([seeds(5, 9)], {0: 1}, comparable) == (7.0, half)
     both = [seeds(5, 9), seeds(0, 0)]  # 5 and 9; of a difference the others' variance of 0.5 is 1
-    of_differences = pytest.approx(3.182446 * math.sqrt((1 * 2 + 8) / 3 / 2))
+    of_differences = pytest.approx(4.302653 * math.sqrt((1 * 2 + 8) / 3 / 2))
     comparable = [seeds(5.5, 7, 8.5), seeds(1.5, 2, 2.5)]
     assert contrast(both, COMPARED, comparable) == (7.0, of_differences)
+
+
+def test_two_equal_seeds_say_nothing_of_the_noise() -> None:
+    assert contrast([seeds(5, 5)], {0: 1}) == (5.0, None)
+    assert contrast([seeds(35, 35), seeds(40, 40)], COMPARED) == (-5.0, None)
+    assert contrast([seeds(5, 5, 5)], {0: 1}) == (5.0, 0.0)
 
 
 def test_a_difference_at_one_seed_has_what_the_seeds_leave_of_it() -> None:
@@ -252,11 +261,49 @@ def test_an_order_is_known_as_its_least_step_and_a_spread_as_its_widest_pair() -
     )
 
 
-def test_an_order_is_undecidable_by_the_noise_of_its_noisiest_step() -> None:
-    """Steps of 0.2, known to 0.248, and of 0.1, known exactly; the margin is 0.2."""
+@pytest.mark.parametrize(("margin", "verdict"), [(0.17, "undecidable"), (0.18, "open")])
+def test_an_order_is_undecidable_by_the_noise_of_all_its_steps(margin: float, verdict: str) -> None:
+    """Steps of 0.2, known to 0.248, and of 0.1, known exactly: their root mean square is 0.176."""
     cells = {"x: a": of(0.6, 0.7, 0.8), "x: b": of(0.5, 0.5, 0.5), "x: c": of(0.4, 0.4, 0.4)}
-    order = Claim(text="s", where="w", measure="order", cells=tuple(cells), low=0.0, high=0.4)
-    assert check(order, cells, 0.0).verdict == "undecidable"
+    bounds = {"low": 0.0, "high": 2 * margin}
+    order = Claim(text="s", where="w", measure="order", cells=tuple(cells), **bounds)
+    assert check(order, cells, 0.0).verdict == verdict
+
+
+def test_the_end_that_speaks_against_an_order_or_a_spread_is_at_95_percent_for_all() -> None:
+    """Steps of 0 +- 0.0248; of two at once t is 6.205, with 1 - 0.05 / 2, and of three pairs 7.649."""
+    a, b, c = (seeds(0.5, 0.5, 0.5), seeds(0.5, 0.51, 0.49), seeds(0.5, 0.5, 0.5))
+    cells = {f"x: {name}": of(*own.values()) for name, own in zip("abc", (a, b, c), strict=True)}
+    root = 0.01 / math.sqrt(3)
+    order = Claim(text="s", where="w", measure="order", cells=tuple(cells), low=0.1)
+    found = check(order, cells, 0.0).interval
+    assert found is not None
+    assert found.low == pytest.approx(-4.302653 * root, abs=1e-8)
+    assert found.high == pytest.approx(6.205347 * root, abs=1e-8)
+    apart = {**cells, "x: a": of(0.7, 0.7, 0.7)}  # 0.2 from b, known to 0.01 / sqrt(3), and from c
+    spread = Claim(text="s", where="w", measure="spread", cells=("x: a", "x: b"), high=0.1)
+    found = check(spread, apart, 0.0).interval  # a pair is compared once
+    assert found is not None
+    assert (found.low, found.high) == (
+        pytest.approx(0.2 - 4.302653 * root),
+        pytest.approx(0.2 + 4.302653 * root),
+    )
+    three = {**apart, "x: c": of(0.69, 0.7, 0.71)}
+    spread = Claim(text="s", where="w", measure="spread", cells=tuple(three), high=0.1)
+    found = check(spread, three, 0.0).interval
+    assert found is not None
+    halves = [root, root, math.sqrt(3) * root]  # of a and b, a and c, b and c
+    assert found.low == pytest.approx(0.2 - 7.648841 * halves[0], abs=1e-6)
+
+
+def test_an_accuracy_is_between_nothing_and_all() -> None:
+    share = Claim(text="s", where="w", measure="value", cells=("x: a",), low=0.5)
+    found = check(share, {"x: a": of(0.98, 0.99, 0.93)}, 0.0).interval
+    assert found is not None
+    assert found.high == 1.0
+    found = check(share, {"x: a": of(0.1, 0.01, 0.2)}, 0.0).interval
+    assert found is not None
+    assert found.low == 0.0
 
 
 def test_an_interval_may_touch_the_bounds() -> None:

@@ -149,6 +149,8 @@ def test_a_cell_of_which_one_seed_did_not_reach_the_target_is_not_reached(third,
     results = table_results({"E = 1, B = ∞ | IID": reached(1400.0, 1500.0, *third)})
     counts = standings(entries(TABLES["mcmahan-table4"], results))
     assert {kind: n for kind, n in counts.items() if kind != "not run"} == {standing: 1}
+    text = table_section(TABLES["mcmahan-table4"], results)
+    assert ("not in 100 rounds (1 of 3 seeds, best 50.00 %)" in text) == bool(third)
 
 
 @pytest.mark.parametrize(("final", "collapsed"), [(0.42, True), (0.449, True), (0.45, False)])

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedapp.analysis.curves import rounds_to_target
-from fedapp.studies.papers.noise import SEEDS, Interval, Numbers, Signs, contrast
+from fedapp.studies.papers.noise import CONFIDENCE, SEEDS, Interval, Numbers, Signs, contrast
 from fedapp.studies.papers.results import CellResult, RunResult
 from fedapp.studies.papers.schema import Base, Part
 
@@ -95,12 +95,18 @@ class Claim(Part):
     @property
     def least(self) -> float:
         """The least number that the measure can have."""
-        return {"spread": 0.0, "factor": 1.0, "consistency": 0.0}.get(self.measure, -math.inf)
+        least = {"spread": 0.0, "factor": 1.0, "consistency": 0.0}
+        return 0.0 if self.is_share else least.get(self.measure, -math.inf)
 
     @property
     def most(self) -> float:
         """The greatest number that the measure can have."""
-        return {"consistency": 1.0}.get(self.measure, math.inf)
+        return 1.0 if self.is_share or self.measure == "consistency" else math.inf
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the number is an accuracy by itself."""
+        return self.measure == "value" and self.is_of_accuracy
 
     @property
     def is_of_accuracy(self) -> bool:
@@ -165,8 +171,8 @@ RATIOS = ("ratio", "ratio-gain", "factor")
 class Measured:
     """A claim's number and its interval; None if its deviation over the seeds is unknown.
 
-    ``noise`` is half of the interval, of several the widest and of ratios as a logarithm, or 0 if the
-    cells have fewer than three seeds in common: with other deviations it may be less.
+    ``noise`` is half of the interval, of several their root mean square and of ratios as a logarithm,
+    or 0 if the cells have fewer than three seeds in common: with other deviations it may be less.
     """
 
     value: float
@@ -186,7 +192,9 @@ def measure(
     ``pace`` is the number of the paper's rounds that one round stands for. ``comparable`` are cells
     whose deviation over seeds counts if these have fewer than three seeds in common.
 
-    An order is known as its least step, a spread as that of the pair which may be the farthest apart.
+    An order is known as its least step, a spread as that of the pair which may be the farthest apart. The
+    end that speaks against the claim, which one of several steps or pairs can set by chance, is that of
+    intervals which all hold with 95 % confidence (Bonferroni).
     """
     numbers_of = _reader(claim, cells, pace)
     values = [numbers_of(cell) for cell in cells]
@@ -195,20 +203,32 @@ def measure(
     if not common or (ratio and min(min(own.values()) for own in values) <= 0):
         return None
     others = [numbers for cell in comparable if (numbers := numbers_of(cell))]
-    each = [
-        contrast(values, signs, others, logarithm=ratio) for signs in _contrasts(claim, len(cells))
-    ]
-    choose = max if claim.takes_any else min
+    contrasts, choose = _contrasts(claim, len(cells)), max if claim.takes_any else min
+    least = _resolution(claim, values, resolution)
+
+    def known(confidence: float) -> list[tuple[float, float | None]]:
+        each = [contrast(values, signs, others, ratio, confidence) for signs in contrasts]
+        return [(value, half if half is None else max(half, least)) for value, half in each]
+
+    each = known(CONFIDENCE)
+    all_ = known(1 - (1 - CONFIDENCE) / _comparisons(claim, len(cells)))
     convert = math.exp if ratio else float
     value = convert(choose(value for value, _ in each))
-    least = _resolution(claim, values, resolution)
-    known = [(value, max(half, least)) for value, half in each if half is not None]
-    if len(known) < len(each):
+    for_low, for_high = (all_, each) if claim.takes_any else (each, all_)
+    low = [value - half for value, half in for_low if half is not None]
+    high = [value + half for value, half in for_high if half is not None]
+    if len(low) < len(contrasts):
         return Measured(value)
-    low, high = (convert(choose(value + sign * half for value, half in known)) for sign in (-1, 1))
-    noise = max(half for _, half in known) if len(common) >= SEEDS else 0.0
-    ends = Interval(max(low, claim.least), value, min(high, claim.most))
-    return Measured(value, ends, noise)
+    halves = [half for _, half in each if half is not None]
+    noise = math.sqrt(np.mean(np.square(halves))) if len(common) >= SEEDS else 0.0
+    ends = max(convert(choose(low)), claim.least), value, min(convert(choose(high)), claim.most)
+    return Measured(value, Interval(*ends), noise)
+
+
+def _comparisons(claim: Claim, cells: int) -> int:
+    """Return of how many differences the claim's number is the greatest or least, by either sign once."""
+    contrasts = len(_contrasts(claim, cells))
+    return max(contrasts // 2, 1) if claim.takes_any else contrasts
 
 
 def _resolution(claim: Claim, values: Sequence[Numbers], of_accuracies: float) -> float:

@@ -5,8 +5,9 @@ same weights, and with the same partition if the cells have it in common. What a
 so cancels in their differences. The mean over n seeds is known to within t s / sqrt(n), the interval of
 95 % confidence, s the standard deviation over the seeds; with three seeds t is 4.3. Their range, which is
 narrower, misses the median of what they are drawn from one time in four. With fewer than three seeds the
-deviation is pooled from comparable cells with three, and from the two seeds if there are two. Ratios have
-all of this of the logarithms.
+deviation is pooled from comparable cells with three, and from the two seeds if there are two; t is still
+that of three seeds, since the deviations of cells differ by more than chance. Ratios have all of this of
+the logarithms.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ def contrast(
     cells: Sequence[Numbers],
     signs: Signs,
     comparable: Sequence[Numbers] = (),
-    *,
     logarithm: bool = False,
+    confidence: float = CONFIDENCE,
 ) -> tuple[float, float | None]:
     """Return a signed sum of the cells' means over the seeds that all have, and half of its interval.
 
-    Half of the interval is None if neither the seeds nor the ``comparable`` cells give a deviation. With
-    ``logarithm`` the sum is of the means' logarithms.
+    Half of the interval is None if neither the seeds nor the ``comparable`` cells give a deviation; two
+    equal seeds give none. With ``logarithm`` the sum is of the means' logarithms.
     """
     chosen, sign = [cells[place] for place in signs], np.array(list(signs.values()))
     table = _by_seed(chosen)
@@ -60,7 +61,10 @@ def contrast(
     if not freedom_in_all:
         return value, None
     squares = freedom * variance * float(sign @ sign) + float(np.sum((each - each.mean()) ** 2))
-    t = float(stdtrit(freedom_in_all, (1 + CONFIDENCE) / 2))
+    if len(each) < SEEDS and not squares:
+        return value, None
+    known = freedom_in_all if len(each) >= SEEDS else min(freedom_in_all, SEEDS - 1)
+    t = float(stdtrit(known, (1 + confidence) / 2))
     return value, t * math.sqrt(squares / freedom_in_all / len(each))
 
 

@@ -117,7 +117,7 @@ def _still_falls(cell: CellResult) -> bool:
 def _comparable(
     names: Sequence[str], cells: Mapping[str, CellResult], ran: Mapping[str, Cell | None]
 ) -> list[CellResult]:
-    """Return the cells with three seeds of the same tables or figures, else of the same families.
+    """Return the cells with three seeds of the same families, else of the same tables or figures.
 
     Cells of which a run collapsed are left out. Cells of the same settings are one, whether they record
     their updates or not.
@@ -135,7 +135,7 @@ def _comparable(
             other for other in several if separator and other.startswith(experiment + separator)
         ]
         alike = [other for other in several if family and _family(ran.get(other)) == family]
-        for other in same or alike:
+        for other in alike or same:
             settings = without_records(own.settings) if (own := ran.get(other)) else other
             if settings not in chosen.values():
                 chosen[other] = settings

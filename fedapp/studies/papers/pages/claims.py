@@ -49,7 +49,7 @@ UNDECIDABLE = (
 )
 NO_NUMBER = (
     "*no number*: the cells were run, but one of them has no such number: its target was not reached "
-    "in its rounds, its training diverged, or the number was not recorded."
+    "in its rounds, its training diverged, the number was not recorded, or they have no seed in common."
 )
 HEAD = (
     *("claim", "section", "published", "measured", "seeds", "95 % interval", "holds if"),

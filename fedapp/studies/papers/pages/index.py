@@ -169,13 +169,11 @@ def _verdicts(checks: Checks) -> str:
     undecidable = counts["undecidable"]
     not_run = counts["not run"]
     others = counts.total() - hold - fail - open_ - undecidable - not_run
-    fewer = sum(each.verdict == "holds" and each.seeds < SEEDS for each in judged)
-    holding = _in_brackets(
-        {"with fewer than three seeds": fewer, "fail at another scale": _differing(checks)}
-    )
-    failed = _in_brackets(
-        {"by the published number, too": sum(c.fails_as_published for c in judged)}
-    )
+    fewer = Counter(each.verdict for each in judged if each.seeds < SEEDS)
+    few = "with fewer than three seeds"
+    holding = _in_brackets({few: fewer["holds"], "fail at another scale": _differing(checks)})
+    as_published = sum(each.fails_as_published for each in judged)
+    failed = _in_brackets({few: fewer["fails"], "by the published number, too": as_published})
     outside = _in_brackets(
         {"with numbers outside the bounds": sum(c.is_open_against for c in judged)}
     )
@@ -210,7 +208,8 @@ def _comparison(results: Results) -> str:
 
 AS_READ = "the paper's settings, as read here"
 NETWORKS = {"2nn": "2NN", "mnist-cnn": "CNN", "char-lstm": "LSTM", "cifar-tf": "CIFAR network"}
-BY_SEED = """The rate of a cell was chosen on seed 0. Cells within 25 % with one seed at a time, and of
+BY_SEED = """The rate of a cell was chosen on seed 0. Cells of one seed share the partition and initial
+weights, so that they tend to be fast or slow alike. Cells within 25 % with one seed at a time, and of
 those with three seeds by the mean, as above, and by the [interval](method.md#how-a-claim-is-judged):"""
 
 
@@ -279,12 +278,14 @@ def _by_seed(cells: Mapping[tuple[str, str, str], Sequence[Entry]]) -> str:
             continue
         ratios = [[entry.ratios[s] for entry in own if s in entry.ratios] for s in range(SEEDS)]
         within = [f"{sum(map(is_near, each))} of {len(each)}" for each in ratios]
-        counts = standings(three)[WITHIN], sum(entry.is_surely_within for entry in three)
-        of_three = [f"{count} of {len(three)}" for count in counts]
+        sure = Counter(entry.is_surely_within for entry in three)
+        by_mean = f"{standings(three)[WITHIN]} of {len(three)}"
         label = "" if any(row[0] == how for row in rows) else how
-        rows.append([label, f"{network}, {partition}", *within, *of_three])
+        counts = [by_mean, *(str(sure[each]) for each in (True, None, False))]
+        rows.append([label, f"{network}, {partition}", *within, *counts])
     seeds = [f"seed {seed}" for seed in range(SEEDS)]
-    head = ("how", "cells", *seeds, "three seeds: mean", "interval")
+    intervals = [f"interval {where}" for where in ("within", "across", "outside")]
+    head = ("how", "cells", *seeds, "three seeds: mean", *intervals)
     return f"{BY_SEED}\n\n{table(head, rows)}" if rows else ""
 
 

@@ -80,13 +80,16 @@ class Entry:
         return {s: math.inf if own is None else own / self.published for s, own in needed.items()}
 
     @property
-    def is_surely_within(self) -> bool:
-        """Whether the whole interval of the mean over three seeds or more is within 25 %."""
+    def is_surely_within(self) -> bool | None:
+        """Whether the interval of the mean over three seeds is within 25 %; None if a part of it is."""
         ratios = self.ratios
         if len(ratios) < SEEDS or math.inf in ratios.values():
-            return False
+            return None
         value, half = contrast([ratios], {0: 1}, logarithm=True)
-        return half is not None and all(is_near(math.exp(value + end)) for end in (-half, half))
+        low, high = (math.exp(value + sign * (half or 0.0)) for sign in (-1, 1))
+        if is_near(low) and is_near(high):
+            return True
+        return None if low <= FACTOR and high >= 1 / FACTOR else False
 
     @property
     def standing(self) -> Standing:
@@ -244,8 +247,12 @@ def _measured(entry: Entry) -> str:
         return next(iter(result.problems), NOT_RUN)
     if result.needed is not None:
         return rounds(result.needed)
-    best = max(run.best for run in result.runs)
-    return f"not in {max(run.rounds for run in result.runs)} rounds (best {100 * best:.2f} %)"
+    missed = [run for run in result.runs if run.needed is None]
+    seeds = (
+        "" if len(missed) == len(result.runs) else f"{len(missed)} of {len(result.runs)} seeds, "
+    )
+    best = max(run.best for run in missed)
+    return f"not in {max(run.rounds for run in missed)} rounds ({seeds}best {100 * best:.2f} %)"
 
 
 def _details(cells: Sequence[Entry], run_labels: RunLabels) -> str:
@@ -339,9 +346,12 @@ def _not_given(experiment: Table, cells: Sequence[Entry]) -> str:
 
 def _is_quicker(entry: Entry) -> bool:
     """Return whether a cell needs fewer rounds than its baseline, of the seeds that both have."""
-    if entry.baseline.needed is None:
-        return entry.result.needed is not None
-    return (entry.speedup or 0) > 1
+    base = {
+        run.seed: run.rounds if run.needed is None else run.needed for run in entry.baseline.runs
+    }
+    own = {run.seed: run.needed for run in entry.result.runs if run.seed in base}
+    needed = [rounds for rounds in own.values() if rounds is not None]
+    return 0 < len(own) == len(needed) and sum(needed) < sum(base[seed] for seed in own)
 
 
 def _outside(cells: Sequence[Entry]) -> str:
