@@ -40,9 +40,10 @@ class Dirichlet(Partitioning):
     Yurochkin et al. 2019, as in NIID-Bench; alpha = 0.1 gives most clients a few labels,
     alpha = 100 is close to IID. Every example is used. Split by ``DirichletPartitioner`` of
     flwr-datasets with ``self_balancing`` off (Seo et al. say nothing of sizes); a client's examples
-    are in the order of the data. Shares are rounded down, and the last client has what is left of each
-    label: one example of most labels of which it would have none. With ``self_balancing``, and with more
-    clients than examples, which ``DirichletPartitioner`` refuses, this class splits by the same rule.
+    are in the order of the data. The running sums of a label's shares are rounded down, so the last
+    client's share is rounded up, to one example of most labels of which it would have none. With
+    ``self_balancing``, and with more clients than examples, which ``DirichletPartitioner`` refuses, this
+    class splits by the same rule.
 
     ``sigma`` combines the label skew with the log-normal sizes of ``sgm``: client k's concentration
     is alpha * K times its log-normal share, so that its expected share of every label is that
