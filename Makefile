@@ -57,10 +57,10 @@ test-nightly: $(VENV)/.developer
 # The quick tests with the lowest versions of what runs need that pyproject.toml allows.
 LOWEST := $(VENV)/lowest
 test-lowest: $(VENV)/.developer
-	$(COMPILE) pyproject.toml --extra deploy --resolution lowest-direct --output-file $(LOWEST).txt
+	$(COMPILE) pyproject.toml --extra deploy --extra onnx --resolution lowest-direct --output-file $(LOWEST).txt
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --requirement $(LOWEST).txt --editable . \
-	    pytest pytest-timeout pytest-xdist hypothesis
+	$(BIN)/uv --no-config pip install --quiet --python $(LOWEST)/bin/python --requirement $(LOWEST).txt \
+	    --editable . hypothesis nbclient nbformat packaging pytest pytest-timeout pytest-xdist pyyaml
 	PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python -m pytest -n auto --dist worksteal
 
 lint: style types

@@ -29,7 +29,7 @@ class FedDyn(Algorithm):
     theta + eta_g * mean update - h / alpha. The paper's h accumulates -alpha / m times the updates (m:
     all clients); here the share of the weight as in ``scaffold``, which is the same with uniform
     weighting. With alpha = 0 it is federated averaging, without h / alpha. The authors' code also has a
-    weight decay (1e-3 for CIFAR-10), and divides alpha by the client's share of the examples.
+    weight decay (1e-3 for CIFAR-10), and divides alpha by the client's examples over their mean.
     """
 
     name: ClassVar[str] = "feddyn"

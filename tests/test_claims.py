@@ -462,6 +462,32 @@ def test_the_cells_of_a_variant_say_nothing_of_the_noise_of_others() -> None:
                 if each.measured is not None
             ]
             assert ("one seed" in verdicts) is (cells is single)
+        section = claims_section(experiment, results)
+        assert "*one seed*: the claim is open" in section
+        tutorial = "mcmahan-table4: E = 1, B = ∞ | IID, tutorial (1 of 3)"
+        assert (tutorial in section) is (repeated is single)
+        assert section.count("So far with fewer seeds than planned") == 1
+
+
+def test_evidence_is_missing_of_the_cells_that_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunLabels, "is_untuned", lambda _, name: "tutorial" in name)
+    both = (result(400), result(20))
+    experiment, results = of_two_claims(both, both)
+    for variant, verdicts in (("", {"fails", "holds"}), (TUTORIAL, {"one rate"})):
+        checked = check_all(experiment, results, variant)
+        assert {each.verdict for each in checked if each.measured is not None} == verdicts
+
+
+def test_the_index_says_how_many_fail_with_fewer_than_three_seeds() -> None:
+    """20 and 20.3 times fewer rounds: by two seeds 18 to 22 or so, for 36.7 and more."""
+    two = [
+        own.model_copy(update={"runs": own.runs[:2]})
+        for own in (apart(400, 410, 0), apart(20, 20.2, 0))
+    ]
+    none = (CellResult(), CellResult())
+    experiment, results = of_two_claims((two[0], two[1]), none)
+    few = "with fewer than three seeds"
+    assert summary(experiment, [results]).startswith(f"1 hold (1 {few}), 1 fail (1 {few}), 0 open")
 
 
 def test_claims_of_figures_have_no_variant() -> None:

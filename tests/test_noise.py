@@ -211,6 +211,12 @@ def test_one_seed_is_judged_by_cells_of_the_same_table_with_three() -> None:
     assert found.verdict == "open"
     assert found.interval is not None
     assert found.interval.low == pytest.approx(0.4 - 0.4302653)
+    family = {"x: a", "x: b", "x: d", "x: e"}  # of them d alone has three seeds
+    near = {n: Cell({"model": "cnn" if n in family else "2nn"}, 9) for n in (*one, *same)}
+    of_d = {**one, **same, "x: d": of(0.69, 0.7, 0.71)}
+    alone = check(claimed(low=0.0), of_d, 0.0, ran=near).interval
+    assert alone is not None
+    assert alone.low == pytest.approx(0.4 - 4.302653 * 0.01 * math.sqrt(2))
     plain = Cell({"model": "cnn"}, 9)
     recording = Cell({"model": "cnn", "record-updates": True}, 9)
     again = {**one, **same, "x: e": of(0.4, 0.5, 0.6)}
@@ -294,6 +300,7 @@ def test_the_end_that_speaks_against_an_order_or_a_spread_is_at_95_percent_for_a
     assert found is not None
     halves = [root, root, math.sqrt(3) * root]  # of a and b, a and c, b and c
     assert found.low == pytest.approx(0.2 - 7.648841 * halves[0], abs=1e-6)
+    assert found.high == pytest.approx(0.2 + 4.302653 * halves[2], abs=1e-6)
 
 
 def test_an_accuracy_is_between_nothing_and_all() -> None:

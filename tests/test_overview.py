@@ -47,7 +47,7 @@ def test_a_mark_is_a_cell_and_a_tick_one_that_was_not_run() -> None:
 def test_cells_are_counted_by_seed_and_by_their_interval() -> None:
     """Of ratios 1, 1.1 and 1.2 the interval ends at 1.1 exp(4.3 * 0.091 / sqrt(3)) = 1.38.
 
-    Where a seed did not reach the target it is not known.
+    Where some seeds did not reach the target it is not known; where none did, it is outside.
     """
 
     def seeds(*needed: float | None) -> CellResult:
@@ -58,12 +58,14 @@ def test_cells_are_counted_by_seed_and_by_their_interval() -> None:
         "E = 10, B = ∞ | IID": seeds(156.0, 150.0, 160.0),
         "E = 20, B = 10 | IID": seeds(32.0, None, 60.0),
         "E = 10, B = 10 | IID": seeds(10.0, 10.1, 10.2),
+        "E = 20, B = ∞ | IID": seeds(300.0, 301.0, 302.0),
+        "E = 10, B = 50 | IID": seeds(None, None, None),
         "E = 1, B = 10 | IID": seeds(90.0, 20.0),
         "E = 1, B = ∞ | Non-IID": seeds(1817.0),
     }
     tables = {"mcmahan-table4": (TABLES["mcmahan-table4"], [table_results(cells)])}
     [row] = [line for line in totals(tables).splitlines() if "2NN, IID" in line]
-    assert row.endswith("| 2NN, IID | 4 of 5 | 2 of 5 | 2 of 4 | 2 of 4 | 1 | 2 | 1 |")
+    assert row.endswith("| 2NN, IID | 4 of 7 | 2 of 7 | 2 of 6 | 2 of 6 | 1 | 2 | 3 |")
     assert "2NN, non-IID" not in totals(tables)
 
 

@@ -170,6 +170,31 @@ def test_a_cell_as_fast_as_the_baseline_needs_no_fewer_rounds() -> None:
     assert text.startswith("1 of 3 cells without published rounds need fewer rounds than the row")
 
 
+@pytest.mark.parametrize(
+    ("base", "quicker"),
+    [
+        (run_result(None, rounds=100), False),  # may be above 100, or 101
+        (run_result(None, rounds=130), True),
+        (run_result(None, rounds=4, problem="diverged"), True),
+    ],
+)
+def test_a_baseline_that_did_not_reach_the_target_needs_more_than_its_rounds(base, quicker) -> None:
+    """Unless it diverged, which it would have in any number of rounds."""
+    entry = Entry(None, None, "not given", reached(120.0), cell(base))  # type: ignore[arg-type]
+    text = _not_given(SimpleNamespace(baseline="FedSGD"), [entry])  # type: ignore[arg-type]
+    assert text.startswith(f"{int(quicker)} of 1 cells")
+
+
+def test_the_best_of_seeds_that_did_not_reach_the_target_is_theirs() -> None:
+    runs = [run_result(900.0, best=0.98, rounds=900)]
+    runs += [
+        run_result(None, best=b, rounds=r, seed=s) for s, b, r in ((1, 0.96, 950), (2, 0.95, 940))
+    ]
+    results = table_results({"E = 1, B = ∞ | IID": cell(*runs)})
+    text = table_section(TABLES["mcmahan-table4"], results)
+    assert "not in 950 rounds (2 of 3 seeds, best 96.00 %)" in text
+
+
 def test_cells_are_compared_with_the_baseline_at_the_seeds_that_both_have() -> None:
     """With seed 0 alone 90 rounds are more than the baseline's 80, and fewer than its mean of 100."""
     base = cell(run_result(80.0), run_result(120.0, seed=1))

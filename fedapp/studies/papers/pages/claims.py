@@ -28,9 +28,9 @@ from fedapp.studies.papers.verdicts import (
 )
 
 NOT_JUDGED: Mapping[Verdict, str] = {
-    "one seed": "the claim is open, because its cells have one seed in common and no comparable one (of "
-    "the same table or figure, or else of the same network, data and partition) has three that differ, "
-    "so that its noise is unknown",
+    "one seed": "the claim is open, because its cells have one seed in common, or two equal ones, and "
+    "no comparable one (of the same network, data and partition, or else of the same table or figure) "
+    "has three that differ, so that its noise is unknown",
     "one search": "the claim is open, because it compares rates, of which each was selected once",
     "one rate": "the claim compares the best rates, and only one rate was tried",
     "cut short": "the claim is about the ends of curves, and these have fewer rounds than at full scale",

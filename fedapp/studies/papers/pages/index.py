@@ -284,7 +284,7 @@ def _by_seed(cells: Mapping[tuple[str, str, str], Sequence[Entry]]) -> str:
         counts = [by_mean, *(str(sure[each]) for each in (True, None, False))]
         rows.append([label, f"{network}, {partition}", *within, *counts])
     seeds = [f"seed {seed}" for seed in range(SEEDS)]
-    intervals = [f"interval {where}" for where in ("within", "across", "outside")]
+    intervals = [f"interval {where}" for where in ("within", "across or unknown", "outside")]
     head = ("how", "cells", *seeds, "three seeds: mean", *intervals)
     return f"{BY_SEED}\n\n{table(head, rows)}" if rows else ""
 

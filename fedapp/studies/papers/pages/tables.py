@@ -81,10 +81,13 @@ class Entry:
 
     @property
     def is_surely_within(self) -> bool | None:
-        """Whether the interval of the mean over three seeds is within 25 %; None if a part of it is."""
+        """Whether the interval of the mean over three seeds is within 25 %.
+
+        None if a part of it is, or if some of the seeds alone reached the target.
+        """
         ratios = self.ratios
         if len(ratios) < SEEDS or math.inf in ratios.values():
-            return None
+            return False if ratios and all(map(math.isinf, ratios.values())) else None
         value, half = contrast([ratios], {0: 1}, logarithm=True)
         low, high = (math.exp(value + sign * (half or 0.0)) for sign in (-1, 1))
         if is_near(low) and is_near(high):
@@ -346,8 +349,10 @@ def _not_given(experiment: Table, cells: Sequence[Entry]) -> str:
 
 def _is_quicker(entry: Entry) -> bool:
     """Return whether a cell needs fewer rounds than its baseline, of the seeds that both have."""
+    most = {run.seed: math.inf if run.problem else run.rounds for run in entry.baseline.runs}
     base = {
-        run.seed: run.rounds if run.needed is None else run.needed for run in entry.baseline.runs
+        run.seed: most[run.seed] if run.needed is None else run.needed
+        for run in entry.baseline.runs
     }
     own = {run.seed: run.needed for run in entry.result.runs if run.seed in base}
     needed = [rounds for rounds in own.values() if rounds is not None]
