@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pytest
-from packaging.version import Version
 from PIL import Image
 
 from fedapp.cli.generate import RESULTS, main, result_pages
@@ -85,7 +83,6 @@ def test_a_misspelled_option_of_generate_writes_nothing(
         ("seo-sharpness", "cpu"),
     ],
 )
-@pytest.mark.skipif(Version(matplotlib.__version__) < Version("3.11"), reason="drawn with 3.11")
 def test_a_figure_is_drawn_from_results_and_records(name, scale, tmp_path: Path) -> None:
     """Up to what another version of matplotlib draws otherwise."""
     experiment = EXPERIMENTS[name]

@@ -14,7 +14,7 @@ from fedapp.studies.papers.cells import SEPARATOR, cell_name
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.noise import SEEDS, contrast
 from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
-from fedapp.studies.papers.results import CellResult, Results, speed_up
+from fedapp.studies.papers.results import CellResult, Results, RunResult, speed_up
 from fedapp.studies.papers.schema import Column, Published, Table, TableRow
 
 FACTOR = 1.25
@@ -349,14 +349,17 @@ def _not_given(experiment: Table, cells: Sequence[Entry]) -> str:
 
 def _is_quicker(entry: Entry) -> bool:
     """Return whether a cell needs fewer rounds than its baseline, of the seeds that both have."""
-    most = {run.seed: math.inf if run.problem else run.rounds for run in entry.baseline.runs}
-    base = {
-        run.seed: most[run.seed] if run.needed is None else run.needed
-        for run in entry.baseline.runs
-    }
+    base = {run.seed: _least_rounds(run) for run in entry.baseline.runs}
     own = {run.seed: run.needed for run in entry.result.runs if run.seed in base}
     needed = [rounds for rounds in own.values() if rounds is not None]
     return 0 < len(own) == len(needed) and sum(needed) < sum(base[seed] for seed in own)
+
+
+def _least_rounds(run: RunResult) -> float:
+    """Return the rounds to the target, or how many they are at least; infinite if the run diverged."""
+    if run.needed is not None:
+        return run.needed
+    return math.inf if run.problem else run.rounds
 
 
 def _outside(cells: Sequence[Entry]) -> str:
